@@ -141,6 +141,7 @@ type Request struct {
 	ForkAt        string   // of which this is the last message, by the agent's own id (a Point of its events); empty: all of it
 	Prompt        wire.Raw // a string or an array of message inputs
 	Facts         []Fact   // of a session that goes on, oldest first: what it has to know
+	Calls         Calls    // likewise: those that the log has
 	Denied        []string // likewise: calls that a decision refused
 	Asked         []string // likewise: what it has asked its parent (see [wire.CCMessage]) and wasn't answered, by id
 	Options       Options

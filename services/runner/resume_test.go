@@ -987,7 +987,8 @@ func TestSealOfLargeInput(t *testing.T) {
 
 // S3: a session that goes on has to know what the log has of it, in case its record
 // lacks the end: its results and messages, not those of sub-agents, nor what
-// it was taken back behind, nor what an earlier session did.
+// it was taken back behind, nor what an earlier session did. It has the ids of all
+// calls that the log has.
 func TestFacts(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
@@ -1008,6 +1009,7 @@ func TestFacts(t *testing.T) {
 		done("undone")
 		l.work(&wire.LogTruncated{AtSeq: last.Event.Seq, Reason: "rollback"}, &wire.AgentStart{Prompt: wire.RawString("go on"), Resumed: true}, &wire.TurnStart{})
 		done("c2")
+		l.call("open")
 		p := &puppet{}
 		b.runner("r1", p)
 		l.offer(wire.TypeNodeComplete)
@@ -1018,6 +1020,12 @@ func TestFacts(t *testing.T) {
 		}
 		if d := cmp.Diff(want, p.asked()[0].Facts); d != "" {
 			t.Error(d)
+		}
+		if d := cmp.Diff([]string{"earlier", "c1", "sub", "undone", "c2"}, p.asked()[0].Calls.Ended); d != "" {
+			t.Errorf("calls that have ended: %s", d)
+		}
+		if d := cmp.Diff([]string{"open"}, p.asked()[0].Calls.Open); d != "" {
+			t.Errorf("open calls: %s", d)
 		}
 	})
 }

@@ -159,7 +159,7 @@ func (l *bench) startStages(p program) <-chan lab.Seen {
 	return seen
 }
 
-// dieAtPoints kills the runner at each of the points and starts it again.
+// dieAtPoints kills the runner at each of the points and starts it again. An agent may lose its session by that, see [bench.rerunLost].
 func (l *bench) dieAtPoints(r *lab.Runner, seen <-chan lab.Seen) {
 	l.Helper()
 	type told struct {
@@ -171,6 +171,9 @@ func (l *bench) dieAtPoints(r *lab.Runner, seen <-chan lab.Seen) {
 		for deadline := time.After(agentPatience); counts[told{p.node, p.of}] < p.n; {
 			select {
 			case x := <-seen:
+				if x.E.Type() == wire.TypeFlowPaused {
+					l.rerunLost(r)
+				}
 				counts[told{x.E.NodeID, x.E.Type()}]++
 			case <-deadline:
 				l.Fatalf("it never came to %s %d of %s", p.of, p.n, p.node)
@@ -184,6 +187,43 @@ func (l *bench) dieAtPoints(r *lab.Runner, seen <-chan lab.Seen) {
 		l.Tell("KILL %s after %s %d of %s; its agents with it: %v", r.ID, p.of, p.n, p.node, p.power)
 		l.Restart(r)
 	}
+}
+
+// rerunLost runs a node again of which the run waits for a decision: Claude Code keeps nothing of a session that is cut off in its first moments.
+// Nothing else may be so: the node says that there is no such session, and there is none; and none of its calls had begun.
+func (l *bench) rerunLost(r *lab.Runner) {
+	l.Helper()
+	l.Reach("stages", agentPatience, wire.RunPaused)
+	entries := l.Stored("stages")
+	var failed *wire.Event
+	for _, x := range entries {
+		if p, ok := x.E.Payload.(*wire.NodeError); ok && p.ErrorType == wire.ErrorSessionNotFound {
+			failed = x.E
+		}
+	}
+	if failed == nil {
+		l.Fatal("it has paused, and no node has lost its session")
+	}
+	for _, x := range entries {
+		p, isSealed := x.E.Payload.(*wire.ToolSealed)
+		_, isCall := x.E.Payload.(*wire.ToolIntent)
+		_, hasBegun := x.E.Payload.(*wire.ToolState)
+		switch {
+		case x.E.ExecID != failed.ExecID:
+		case isSealed && p.From != wire.ToolPending, hasBegun:
+			l.Errorf("%s has a call that had begun, and its session is lost: %s", failed.NodeID, x)
+		case isCall:
+			l.Tell("%s has lost its session, and what it had planned: %s", failed.NodeID, x)
+		}
+		if start, ok := x.E.Payload.(*wire.AgentStart); ok && x.E.ExecID == failed.ExecID {
+			kept, err := filepath.Glob(filepath.Join(r.Home, ".claude", "projects", "*", x.E.SessionID+".jsonl"))
+			if l.Must(err); start.Provider != "claude" || len(kept) > 0 {
+				l.Errorf("the session of %s is lost, and %s has %v", failed.NodeID, start.Provider, kept)
+			}
+		}
+	}
+	l.Tell("RERUN %s, whose session is lost", failed.NodeID)
+	l.Wake("resume", "stages", "--rerun", failed.NodeID)
 }
 
 // killAgents kills all that runners have started, keepers first, as a power cut would: nobody sees anybody else's end.

@@ -449,6 +449,7 @@ func TestLapse(t *testing.T) {
 	for name, test := range map[string]struct{ about, want string }{
 		"the last one":    {"!load\n!resume\n!knows c0 c1", lacks + "- c2 has ended"},
 		"an end":          {"!load\n!knows c1 c2?", lacks + "- c2 has ended"},
+		"a result":        {"!load\n!knows c1 c2~", lacks + "- c2 has ended"},
 		"nothing":         {"!load\n!knows c1 c2", ""},
 		"all":             {"!load", lacks + "- c1 has ended\n\n- c2 has ended"},
 		"it isn't known":  {"!resume", lacks + "- c1 has ended\n\n- c2 has ended"},
@@ -475,6 +476,50 @@ func TestLapse(t *testing.T) {
 				t.Errorf("it was told %q, want %q:\n%s", prompts, want, strings.Join(got, "\n"))
 			}
 		})
+	}
+}
+
+// Calls that an agent had begun when it died, and had told nobody of, are those that its record has behind the log's last one: behind none, if
+// the log has none and the session is the execution's own.
+func TestRecovered(t *testing.T) {
+	const (
+		c3 = "tool:intent c3 unknown {\"command\":\"c3\"}\nagent:tool c3 \"done\"\n"
+		c4 = "tool:intent c4 unknown {\"command\":\"c4\"}\nagent:tool c4 \"\" " + wire.CallInterrupted + "\n"
+		c5 = "tool:intent c5 unknown {\"command\":\"c5\"}\nagent:tool c5 \"done\" done\n"
+	)
+	for _, test := range []struct {
+		knows string
+		calls agent.Calls
+		want  string
+	}{
+		{"c0 c1 c2", agent.Calls{Ended: []string{"c1", "c2"}}, ""},
+		{"c1 c2 c3 c4?", agent.Calls{Ended: []string{"c1", "c2"}}, c3 + c4},
+		{"c1 c2 c4~", agent.Calls{Ended: []string{"c1", "c2"}}, c4},
+		{"c1 c2 c5!", agent.Calls{Ended: []string{"c1", "c2"}}, c5},
+		{"x1 x2", agent.Calls{Ended: []string{"c1", "c2"}, Whole: true}, ""},
+		{"c0 c2 c4?", agent.Calls{Ended: []string{"c1", "c2"}}, c4},
+		{"c3 c2", agent.Calls{Ended: []string{"c1", "c2"}, Whole: true}, ""},
+		{"c1 c2 open?", agent.Calls{Ended: []string{"c1", "c2"}, Open: []string{"open"}}, ""},
+		{"c1 open c3 c4?", agent.Calls{Ended: []string{"c1"}, Open: []string{"open"}}, c3 + c4},
+		{"c3 c4?", agent.Calls{Whole: true}, c3 + c4},
+		{"c3 c4?", agent.Calls{}, ""}, // it may be of an earlier execution
+	} {
+		p := newPlace(t)
+		if err := os.WriteFile(filepath.Join(p.home, "ours"), []byte("1"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r := p.request(t, "!load\n!resume\n!knows "+test.knows+"\nsay Hi.")
+		r.Resume, r.Calls = true, test.calls
+		for _, id := range test.calls.Ended {
+			r.Facts = append(r.Facts, agent.Fact{Mark: id, Text: "- " + id + " has ended"})
+		}
+		_, got, _ := strings.Cut(strings.Join(drain(t, start(t, r), nil), "\n"), "bypassPermissions\n")
+		if got, _, _ = strings.Cut(got, "turn:start"); got != test.want {
+			t.Errorf("%s, and the log %v:\n%s\nwant\n%s", test.knows, test.calls, got, test.want)
+		}
+		if told := strings.Contains(p.read(t, "prompts"), "their outcome is unknown"); told != strings.Contains(test.want, c4) {
+			t.Errorf("%s: it was told %q", test.knows, p.read(t, "prompts"))
+		}
 	}
 }
 

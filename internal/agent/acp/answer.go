@@ -135,6 +135,7 @@ func (f *fold) takeSession(m message, sent request, result wire.Raw) error {
 		f.emit("", &wire.SessionBound{OldSession: f.session, NewSession: id})
 	}
 	f.Session = id
+	f.recoverCalls()
 	return nil
 }
 
@@ -322,6 +323,10 @@ func (e exit) text(when string) string {
 func (f *fold) finish(at int64, e exit, halted bool) []*wire.Event {
 	f.at = at
 	f.endBlock()
+	if !f.Opened { // what it has repeated of its session is for the one that goes on
+		clear(f.Calls)
+		f.Order = nil
+	}
 	f.closeCalls(wire.CallInterrupted)
 	inTurn := !f.Prompted
 	for _, r := range f.Sent {

@@ -27,20 +27,25 @@ type fold struct {
 	blocks  agent.Blocks // see [agent.Options]
 	mode    string       // of permissions
 	cwd     string
-	renews  bool // a session that can't be gone on with may be a new one
+	renews  bool            // a session that can't be gone on with may be a new one
+	logged  map[string]bool // calls that the log has
 	at      int64
 	out     []*wire.Event
 }
 
 // newFold returns the one of a program that hasn't said anything.
 func newFold(r agent.Request) *fold {
+	logged := map[string]bool{}
+	for _, id := range slices.Concat(r.Calls.Open, r.Calls.Ended) {
+		logged[id] = true
+	}
 	return &fold{
 		state: state{
 			Version: stateVersion, Sent: map[string]request{}, Calls: map[string]*call{}, Asks: map[string]int{}, Questions: map[string]string{}, Afresh: !r.Resume && r.ForkOf == "",
-			Asked: slices.Clone(r.Asked),
+			Asked: slices.Clone(r.Asked), Aligned: r.Calls.Whole && len(logged) == 0,
 		},
 		session: r.SessionID, blocks: r.Options.Blocks, mode: permissionMode(r.Options), cwd: r.Options.Cwd,
-		renews: r.Options.NewSession,
+		renews: r.Options.NewSession, logged: logged,
 	}
 }
 
@@ -176,7 +181,7 @@ func (f *fold) takeUpdate(m message, params wire.Raw) {
 	case f.Opened && string(n.SessionId) != f.Session:
 		f.emitRaw(name, params, "it is of another session")
 	case !f.Opened && f.Initialized && u.UsageUpdate == nil: // what it repeats while it loads its session
-		f.noteKnown(u)
+		f.noteKnown(u, raw)
 	case u.AgentMessageChunk != nil:
 		f.takeChunk("text", u.AgentMessageChunk.Content, name, raw)
 	case u.AgentThoughtChunk != nil:
@@ -198,20 +203,68 @@ func (f *fold) takeUpdate(m message, params wire.Raw) {
 	}
 }
 
-// noteKnown notes a call that the agent repeats with its end while it loads its session: its record has that.
-func (f *fold) noteKnown(u acp.SessionUpdate) {
-	id, status := "", acp.ToolCallStatus("")
+// noteKnown notes a call that the agent repeats while it loads its session: its record has that, and maybe its end. One that it repeats
+// behind those that the log has is one of which the log was never told, see [fold.recoverCalls]. An end that is told with the call, without
+// a result, is none: codex-acp says so of calls that were cut off, too.
+func (f *fold) noteKnown(u acp.SessionUpdate, raw wire.Raw) {
+	id, status := "", ""
 	switch {
 	case u.ToolCall != nil:
-		id, status = string(u.ToolCall.ToolCallId), u.ToolCall.Status
-	case u.ToolCallUpdate != nil && u.ToolCallUpdate.Status != nil:
-		id, status = string(u.ToolCallUpdate.ToolCallId), *u.ToolCallUpdate.Status
+		id = string(u.ToolCall.ToolCallId)
+		if told := (&call{Output: raw.Get("rawOutput"), Parts: raw.Get("content")}); !isOver(string(u.ToolCall.Status)) || !isEmpty(told.output()) {
+			status = string(u.ToolCall.Status)
+		}
+	case u.ToolCallUpdate != nil:
+		id = string(u.ToolCallUpdate.ToolCallId)
+		if s := u.ToolCallUpdate.Status; s != nil {
+			status = string(*s)
+		}
 	}
-	if id == "" || len(id) > maxCallID || status != acp.ToolCallStatusCompleted && status != acp.ToolCallStatusFailed || slices.Contains(f.Known, id) {
+	if id == "" || len(id) > maxCallID {
 		return
 	}
-	f.Known = append(f.Known, id)
-	f.Known = f.Known[max(0, len(f.Known)-maxEnded):]
+	switch {
+	case f.logged[id]:
+		clear(f.Calls)
+		f.Order, f.Aligned = nil, true
+	case f.Aligned && (f.Calls[id] != nil || len(f.Order) < maxEnded):
+		c := f.openCall(id)
+		c.learn(raw)
+		c.Status = cmp.Or(status, c.Status)
+	}
+	if isOver(status) && !slices.Contains(f.Known, id) {
+		f.Known = append(f.Known, id)
+		f.Known = f.Known[max(0, len(f.Known)-maxEnded):]
+	}
+}
+
+// isOver reports whether a call of a status has ended.
+func isOver(status string) bool {
+	return status == string(acp.ToolCallStatusCompleted) || status == string(acp.ToolCallStatusFailed)
+}
+
+// recoverCalls puts calls on record that the agent had begun when it died, and had told nobody of. Without an end they were cut off.
+func (f *fold) recoverCalls() {
+	for _, id := range f.Order {
+		c := f.Calls[id]
+		input := c.input()
+		sum := sha256.Sum256(input)
+		f.emit(id, &wire.ToolIntent{
+			ToolName: c.name(), ToolInput: input, InputHash: hex.EncodeToString(sum[:]), Idempotent: c.isReading(), Recovered: wire.RecoveredTranscript,
+		})
+		p := &wire.AgentTool{ToolName: c.name(), ToolInput: input, ToolOutput: c.output(), Recovered: wire.RecoveredTranscript}
+		switch {
+		case !isOver(c.Status):
+			p.ToolOutput, p.Error, p.Recovered = wire.RawString(""), wire.CallInterrupted, ""
+			f.Cut = append(f.Cut, fmt.Sprintf("- %s %s", c.name(), input.Plain()))
+		case c.Status == string(acp.ToolCallStatusFailed):
+			p.Error = cmp.Or(c.outputText(), "the call failed")
+		}
+		f.emit(id, p)
+		f.Ended = append(f.Ended, id)
+	}
+	clear(f.Calls)
+	f.Order = nil
 }
 
 // takeChunk takes a piece of what the agent says or thinks. Pieces of one kind that follow each other are a block.

@@ -123,7 +123,7 @@ func (s *session) openSession() {
 		s.ask(acp.AgentMethodSessionFork, acp.LoadSessionRequest{SessionId: acp.SessionId(r.ForkOf), Cwd: dir, McpServers: servers, AdditionalDirectories: dirs}, request{})
 	case r.ForkOf != "":
 		s.loseSession(agent.ErrorForkPointNotFound, "the agent can't go back to a point of its session, or fork it")
-	case f.Can.Resume && (len(r.Facts) == 0 || !f.Can.Load): // what it loads it repeats, so that one sees what it lacks
+	case f.Can.Resume && (!f.Can.Load || len(r.Facts) == 0 && !f.Aligned): // what it loads it repeats, so that one sees what it, or the log, lacks
 		s.ask(acp.AgentMethodSessionResume, acp.ResumeSessionRequest{SessionId: before, Cwd: dir, McpServers: servers, AdditionalDirectories: dirs}, request{})
 	case f.Can.Load:
 		s.ask(acp.AgentMethodSessionLoad, acp.LoadSessionRequest{SessionId: before, Cwd: dir, McpServers: servers, AdditionalDirectories: dirs}, request{})
@@ -201,8 +201,10 @@ func (s *session) chooseModel(model string) {
 // sendPrompt gives the agent its prompt; a session that takes the place of one is told of it first.
 func (s *session) sendPrompt() {
 	prompt := s.prompt
-	if lapse := s.describeLapse(); lapse != "" {
-		prompt = append(slices.Clone(prompt), acp.TextBlock(lapse))
+	for _, text := range []string{s.describeLapse(), s.f.describeCut()} {
+		if text != "" {
+			prompt = append(slices.Clone(prompt), acp.TextBlock(text))
+		}
 	}
 	if s.f.Renewed {
 		summary, err := summarizePast(s.request)
@@ -230,6 +232,19 @@ func (s *session) describeLapse() string {
 	}
 	text, _ := s.request.Prompt.Text()
 	return agent.DescribeLapse(facts, func(f agent.Fact) bool { return strings.Contains(text, f.Text) })
+}
+
+// maxCut bounds what the agent is told of calls that were cut off, in bytes.
+const maxCut = 8 << 10
+
+// describeCut tells the agent of calls of which only its own record told, and of which nobody knows how they ended.
+func (f *fold) describeCut() string {
+	if len(f.Cut) == 0 {
+		return ""
+	}
+	text := "You were interrupted while these calls of yours may have been running; their outcome is unknown. Check which effects they have had before you repeat them:\n\n" +
+		strings.Join(f.Cut, "\n")
+	return strings.ToValidUTF8(text[:min(len(text), maxCut)], "")
 }
 
 // sendMessage gives the agent the next message, or ends its input if there is none.

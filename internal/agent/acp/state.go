@@ -4,7 +4,7 @@ import "code.wake.dev/wake/pkg/wire"
 
 // stateVersion is that of [state]. A change of its fields, or of what they mean, adds one: a runner of
 // another version must not go on from it.
-const stateVersion = 3
+const stateVersion = 4
 
 // state is all that a session knows of its program. It is what is left at a resting point, for the session that
 // goes on from there; nothing is known besides.
@@ -30,6 +30,8 @@ type state struct {
 	Cancelled     bool     `json:"cancelled"` // it was told to cut its turn short
 	Can           ability  `json:"can"`
 	Session       string   `json:"session"` // "": it has none yet
+	Aligned       bool     `json:"aligned"` // what it repeats from here on came behind the log's last call
+	Cut           []string `json:"cut"`     // calls of which only its own record told, without their ends
 	Known         []string `json:"known"`   // calls whose ends the agent's own record has, as far as it has repeated them
 	Agent         string   `json:"agent"`   // its name and version
 	Ways          names    `json:"ways"`    // to log in
@@ -82,7 +84,8 @@ type call struct {
 	Output wire.Raw           `json:"output"`
 	Parts  wire.Raw           `json:"parts"` // its content: texts, diffs, terminals
 	Places wire.Raw           `json:"places"`
-	State  wire.ToolCallState `json:"state"` // "": its intent isn't told yet
+	State  wire.ToolCallState `json:"state"`  // "": its intent isn't told yet
+	Status string             `json:"status"` // as the agent told it last
 	At     int64              `json:"at"`
 	Asking bool               `json:"asking"` // it stands for a question about another one
 	Denied bool               `json:"denied"`

@@ -22,7 +22,8 @@ type continuation struct {
 	opening []*wire.Event    // to be stored with its agent:start
 	seen    []wire.Raw       // inputs of its calls so far
 	facts   []agent.Fact     // which its session may have lost
-	denied  []string         // calls that a decision refused
+	calls   agent.Calls      // that the log has
+	denied  []string         // of which a decision refused these
 	bare    bool             // it is told nothing but prompt
 	worked  bool             // in its session, which has to be found
 	kept    bool             // commands that it has begun are gone on with
@@ -36,7 +37,7 @@ func (c continuation) adjustRequest(r *agent.Request) {
 	case c.bare:
 		r.Prompt = wire.Null
 	}
-	r.Facts, r.Denied = c.facts, c.denied
+	r.Facts, r.Calls, r.Denied = c.facts, c.calls, c.denied
 	switch {
 	case c.fork != nil:
 		r.ForkOf, r.ForkAt = c.fork.Session, c.fork.Point
@@ -94,7 +95,7 @@ func (r resumption) goOn(ctx context.Context) (c continuation, err error) {
 			c.fork = &wire.AgentPoint{Session: cmp.Or(p.Session, c.session), Point: n.Point}
 		}
 		c.prompt, c.message, c.seen = p.Prompt(resume.Message, r.newFolder()), p.Message(resume.Message), p.Inputs
-		c.denied = p.Denied
+		c.calls, c.denied = agent.Calls{Open: p.Open, Ended: p.Ended, Counted: p.Counted, Whole: p.Whole}, p.Denied
 		for _, f := range p.Facts {
 			c.facts = append(c.facts, agent.Fact(f))
 		}

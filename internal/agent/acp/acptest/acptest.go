@@ -41,7 +41,7 @@ import (
 //
 // Before the first part, lines that begin with "!" say what agent it is: !load, !resume, !fork (abilities),
 // !version N, !hang METHOD, !auth, !stderr TEXT, !modes A B, !models A B, !silent (it ignores what it is cut short by),
-// !knows ID ID? (the calls that it repeats when it loads a session; "?": without their ends), !garbage N (lines before it speaks), !stay (it doesn't exit at the end of its input).
+// !knows ID ID? (the calls that it repeats when it loads a session; "?": without their ends, "~": ended without a word, as codex-acp has it, "!": failed), !garbage N (lines before it speaks), !stay (it doesn't exit at the end of its input).
 const (
 	Script = "WAKE_TEST_ACP_SCRIPT"
 	Home   = "WAKE_TEST_ACP_HOME"
@@ -224,9 +224,21 @@ func (a *agent) LoadSession(ctx context.Context, r acp.LoadSessionRequest) (acp.
 	err := a.tell(ctx, r.SessionId, acp.UpdateAgentMessageText("what was said before"))
 	for _, id := range a.knows {
 		id, begun := strings.CutSuffix(id, "?")
-		err = errors.Join(err, a.tell(ctx, r.SessionId, acp.StartToolCall(acp.ToolCallId(id), "Doing "+id, acp.WithStartStatus(acp.ToolCallStatusPending))))
+		id, failed := strings.CutSuffix(id, "!")
+		id, feigned := strings.CutSuffix(id, "~")
+		if feigned {
+			err = errors.Join(err, a.tell(ctx, r.SessionId, acp.StartToolCall(acp.ToolCallId(id), "Doing "+id, acp.WithStartStatus(acp.ToolCallStatusCompleted),
+				acp.WithStartRawInput(map[string]any{"command": id}))))
+			continue
+		}
+		err = errors.Join(err, a.tell(ctx, r.SessionId, acp.StartToolCall(acp.ToolCallId(id), "Doing "+id, acp.WithStartStatus(acp.ToolCallStatusPending),
+			acp.WithStartRawInput(map[string]any{"command": id}), acp.WithStartContent([]acp.ToolCallContent{acp.ToolContent(acp.TextBlock("what it is for"))}))))
+		status := acp.ToolCallStatusCompleted
+		if failed {
+			status = acp.ToolCallStatusFailed
+		}
 		if !begun {
-			err = errors.Join(err, a.tell(ctx, r.SessionId, acp.UpdateToolCall(acp.ToolCallId(id), acp.WithUpdateStatus(acp.ToolCallStatusCompleted))))
+			err = errors.Join(err, a.tell(ctx, r.SessionId, acp.UpdateToolCall(acp.ToolCallId(id), acp.WithUpdateStatus(status), acp.WithUpdateRawOutput("done"))))
 		}
 	}
 	return acp.LoadSessionResponse{}, err
