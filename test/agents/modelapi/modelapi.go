@@ -128,11 +128,32 @@ func (c *conversation) addText(text string) {
 }
 
 func (c *conversation) addCall(name string, input json.RawMessage) {
-	var arguments string // OpenAI's are JSON in a text
-	if json.Unmarshal(input, &arguments) != nil {
-		arguments = string(input)
+	var arguments any
+	if json.Unmarshal(input, &arguments) == nil {
+		c.told = append(c.told, name+" "+textsOf(arguments))
 	}
-	c.told = append(c.told, name+" "+arguments)
+}
+
+// textsOf are the texts of a value. OpenAI's arguments are JSON in a text.
+func textsOf(v any) string {
+	var texts []string
+	switch v := v.(type) {
+	case string:
+		var inner map[string]any
+		if json.Unmarshal([]byte(v), &inner) != nil {
+			return v
+		}
+		return textsOf(inner)
+	case []any:
+		for _, item := range v {
+			texts = append(texts, textsOf(item))
+		}
+	case map[string]any:
+		for _, field := range v {
+			texts = append(texts, textsOf(field))
+		}
+	}
+	return strings.Join(texts, " ")
 }
 
 // call is one that the model makes.
