@@ -247,14 +247,24 @@ func (c *fakeClaude) play(line string) bool {
 		if verb == "call" {
 			return true
 		}
-		c.ask(object{"subtype": "can_use_tool", "tool_name": "Bash", "input": input, "tool_use_id": words[0]})
-		c.keep("user", newID(), object{"role": "user", "content": []object{{"type": "tool_result", "tool_use_id": words[0], "content": "made"}}})
+		var verdict struct{ Behavior, Message string }
+		result := object{"type": "tool_result", "tool_use_id": words[0], "content": "made"}
+		if json.Unmarshal(c.ask(object{"subtype": "can_use_tool", "tool_name": "Bash", "input": input, "tool_use_id": words[0]}), &verdict) == nil && verdict.Behavior == "deny" {
+			result["content"], result["is_error"] = verdict.Message, true
+		}
+		c.keep("user", newID(), object{"role": "user", "content": []object{result}})
 	case "await":
 		for {
-			if _, err := os.Stat(rest); err == nil {
-				return true
+			if _, err := os.Stat(rest); err != nil {
+				<-time.After(5 * time.Millisecond)
+				continue
 			}
-			<-time.After(5 * time.Millisecond)
+			select {
+			case m := <-c.prompts: // what was sent before the file was made may be on its way
+				c.keep("user", m.UUID, object{"role": "user", "content": m.Message["content"]})
+			case <-time.After(time.Second):
+			}
+			return true
 		}
 	case "cancelled":
 		<-c.interrupted

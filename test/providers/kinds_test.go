@@ -109,7 +109,8 @@ func recordCall(x *trial, _ *agent.Request, script string) {
 		words := strings.Fields(line)
 		switch words[0] {
 		case "say":
-			events = append(events, object{"type": "turn:start"}, object{"type": "agent:text:delta", "content": words[1]})
+			events = append(events, object{"type": "turn:start"}, object{"type": "agent:text:delta", "content": words[1]},
+				object{"type": "usage", "messageId": "m1", "model": "m", "inputTokens": 1, "outputTokens": 1})
 		case "call", "ask":
 			events = append(events, object{"type": "tool:intent", "callId": "c1", "toolName": "bash", "toolInput": object{"command": "make"}})
 		case "wait":

@@ -16,6 +16,7 @@ import (
 	"code.wake.dev/wake/internal/agent/acp/acptest"
 	"code.wake.dev/wake/internal/agent/codex/codextest"
 	"code.wake.dev/wake/internal/agent/native/apitest"
+	"code.wake.dev/wake/internal/kahn"
 	"code.wake.dev/wake/internal/natstest"
 	"code.wake.dev/wake/internal/process/processtest"
 	"code.wake.dev/wake/pkg/wire"
@@ -227,6 +228,18 @@ func rows() []row {
 			_, ok := find[*wire.PermissionRequired](events)
 			return yes(ok)
 		}},
+		{"a refused call is told as refused", true, func(x *trial) string {
+			events := x.run(`ask c1 execute {"command":"make"}`, func(r *agent.Request) {
+				r.Options.PermissionMode = "approval"
+				r.Options.Decide = func(context.Context, agent.Permission) agent.Verdict { return agent.Verdict{By: "ann"} }
+			}, nil)
+			refused := false
+			for _, e := range events {
+				p, ok := e.Payload.(*wire.AgentTool)
+				refused = refused || ok && p.Denied && p.Error != ""
+			}
+			return yes(refused)
+		}},
 		{"lives on when its runner dies", false, func(x *trial) string {
 			host := new(processtest.Keeper)
 			defer host.Close()
@@ -264,6 +277,19 @@ func rows() []row {
 		}},
 		{"tells its cost", true, func(x *trial) string {
 			return known(x, "usage 1 2 0.5\nsay Hi.", func(p *wire.AgentComplete) bool { return p.TotalCostUsd != nil })
+		}},
+		{"what it doesn't tell is unknown in the ledger, not zero", true, func(x *trial) string {
+			events := x.run("say Hi.", nil, nil)
+			s := x.stateOf(x.runOf(events))
+			p, _ := find[*wire.AgentComplete](events)
+			return yes(s != nil && p != nil && (p.TotalCostUsd == nil) == (s.Usage.Unpriced > 0) && (p.TotalCostUsd == nil) == (s.Usage.CostUsd == 0))
+		}},
+		{"its failure raises an alert", true, func(x *trial) string {
+			return yes(!isAlarming(x.runOf(x.run("say Hi.", nil, nil))) && isAlarming(x.runOf(x.run(cmp.Or(x.dies, "die 3"), nil, nil))))
+		}},
+		{"KAHN's lines have its end", true, func(x *trial) string {
+			good, bad := x.kahnEnd(x.runOf(x.run("say Hi.", nil, nil))), x.kahnEnd(x.runOf(x.run(cmp.Or(x.dies, "die 3"), nil, nil)))
+			return yes(good == kahn.Converged && bad == kahn.Failed)
 		}},
 	}
 }
