@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/feed"
 	"code.wake.dev/wake/internal/service"
+	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -147,16 +149,49 @@ func (s *attached) attach(ctx context.Context, state *wire.State, node string, p
 
 // follow sends what the log has, and what comes.
 func (s *attached) follow(ctx context.Context, run string, page wire.LogResponse, status wire.RunStatus) {
-	s.program.Send(pageMsg{page})
 	log, err := s.app.readerOn(ctx, s.conn)
 	if err != nil {
+		s.program.Send(pageMsg{page: page})
 		s.program.Send(overMsg{err: err})
 		return
 	}
+	s.program.Send(pageMsg{page, s.readDiffs(ctx, log, run, page)})
 	last, err := s.followOn(ctx, log, run, page.Position, status)
 	if ctx.Err() == nil {
 		s.program.Send(overMsg{last, err})
 	}
+}
+
+// maxReadDiffs is how long the screen waits for what calls have changed before: other nodes may have made very many.
+const maxReadDiffs = 5 * time.Second
+
+// readDiffs returns what calls have changed whose lines are on a page, as far as that can be read.
+func (s *attached) readDiffs(ctx context.Context, log *feed.Reader, run string, page wire.LogResponse) map[uint64][]string {
+	diffs := map[uint64][]string{}
+	query := eventlog.Query{Run: run, Kinds: []wire.Kind{wire.KindTool}}
+	for _, l := range page.Lines {
+		if l.Type == wire.LineTool {
+			query.From, query.To, diffs[l.Pos] = cmp.Or(query.From, l.Pos), l.Pos, nil
+		}
+	}
+	if len(diffs) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, maxReadDiffs)
+	defer cancel()
+	for entry, err := range log.Read(ctx, query) {
+		if err != nil {
+			s.app.log.WarnContext(ctx, "what calls have changed is not shown", "error", err)
+			break
+		}
+		if _, shown := diffs[entry.Pos]; !shown || entry.Event == nil {
+			continue
+		}
+		if p, ok := s.app.wholeEvent(ctx, log, entry.Event).Payload.(*wire.AgentTool); ok {
+			diffs[entry.Pos] = timeline.Diff(p)
+		}
+	}
+	return diffs
 }
 
 // followOn follows a run from behind a position. One that had ended by then has nothing to follow.

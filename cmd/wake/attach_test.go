@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,7 +14,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/feed"
+	"code.wake.dev/wake/internal/logtest"
+	"code.wake.dev/wake/internal/natstest"
 	fold "code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -275,5 +281,31 @@ func TestAttachmentOfEnded(t *testing.T) {
 	m.now = m.now.Add(time.Hour)
 	if text := shownBy(m); strings.Contains(text, "⏳") || !strings.Contains(text, "aborted · 3s") {
 		t.Errorf("after its end:\n%s", text)
+	}
+}
+
+// Those who come back see what calls have changed before, too.
+func TestAttachmentShowsEarlierDiffs(t *testing.T) {
+	nc := natstest.Start(t)
+	logtest.Init(t, nc, topology.Config{Names: subjects.Default})
+	log := logtest.Open(t, nc)
+	w := logtest.Claim(t, log, "r1", "coder")
+	input := raw(t, map[string]any{"file_path": "a.go", "old_string": "one\ntwo", "new_string": "one\n2"})
+	edit := &wire.Event{ExecID: "coder#1", CallID: "e1", Payload: &wire.AgentTool{ToolName: "Edit", ToolInput: input, ToolOutput: wire.Null}}
+	pos := logtest.Append(t, w, edit)
+	logtest.Serve(t, log)
+	reader, err := feed.Open(t.Context(), nc, feed.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &attached{verbSession: &verbSession{app: &app{names: subjects.Default, log: slog.New(slog.DiscardHandler)}, conn: nc}}
+	page := wire.LogResponse{Position: pos, Lines: []wire.LogLine{
+		{Type: wire.LineText, Text: "I mend it.", Node: "coder", Pos: pos - 1}, {Type: wire.LineTool, Text: "✅ Edit", Node: "coder", Pos: pos},
+	}}
+	m, _ := attachedTo(t, 60, 40)
+	m.Update(pageMsg{page, s.readDiffs(t.Context(), reader, "r1", page)})
+	const want = "● coder 00:00:00\n  I mend it.\n  ✅ Edit\n     one\n    -two\n    +2\n"
+	if got := shownBy(m); !strings.HasPrefix(got, want) {
+		t.Errorf("it shows\n%s\nwant\n%s", got, want)
 	}
 }

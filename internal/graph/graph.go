@@ -94,7 +94,8 @@ func providersOf(s *wire.State, def *flow.Definition) map[string]string {
 			name = flow.Providers[0]
 		}
 		if slices.Contains(flow.Providers, name) { // else it is a binding
-			of[n.ID] = name
+			agent, _ := n.Input.Get("agent").Text() // of those that speak the Agent Client Protocol
+			of[n.ID] = cmp.Or(agent, name)
 		}
 	}
 	return of

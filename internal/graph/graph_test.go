@@ -14,6 +14,7 @@ func TestProviders(t *testing.T) {
 	def, err := wire.Marshal(map[string]any{"name": "f", "nodes": []any{
 		map[string]any{"id": "plain", "type": "agent", "input": map[string]any{"prompt": "p"}},
 		map[string]any{"id": "named", "type": "agent", "input": map[string]any{"prompt": "p", "provider": "codex"}},
+		map[string]any{"id": "acp", "type": "agent", "input": map[string]any{"prompt": "p", "provider": "acp", "agent": "gemini"}},
 		map[string]any{"id": "bound", "type": "agent", "input": map[string]any{"prompt": "p", "provider": "{{ input.provider }}"}},
 		map[string]any{"id": "build", "type": "exec", "input": map[string]any{"command": []any{"make"}}},
 	}})
@@ -23,7 +24,7 @@ func TestProviders(t *testing.T) {
 	if _, err := flow.FromRaw(def); err != nil { // it is a flow
 		t.Fatal(err)
 	}
-	for fixtures, want := range map[string]string{"": "agent claude,agent codex,agent,exec", "recorded": "agent,agent,agent,exec"} {
+	for fixtures, want := range map[string]string{"": "agent claude,agent codex,agent gemini,agent,exec", "recorded": "agent,agent,agent,agent,exec"} {
 		p := graph.Draw(&wire.State{Definition: def, Fixtures: fixtures})
 		if p == nil {
 			t.Fatal("there is no picture")
@@ -36,7 +37,7 @@ func TestProviders(t *testing.T) {
 			t.Errorf("with fixtures %q: %s, not %s", fixtures, got, want)
 		}
 	}
-	if of := graph.Providers(&wire.State{Definition: def}); of["plain"] != "claude" || of["named"] != "codex" || len(of) != 2 {
+	if of := graph.Providers(&wire.State{Definition: def}); of["plain"] != "claude" || of["named"] != "codex" || of["acp"] != "gemini" || len(of) != 3 {
 		t.Errorf("%v", of)
 	}
 	if of := graph.Providers(&wire.State{}); len(of) > 0 {

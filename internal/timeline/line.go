@@ -79,6 +79,9 @@ func lineOf(e *wire.Event) (wire.LineType, string) {
 func errorLine(e *wire.Event) (wire.LineType, string) {
 	switch p := e.Payload.(type) {
 	case *wire.AgentError:
+		if p.Severity == wire.SeverityWarning && p.Attempt == nil { // it goes on, and nothing is tried again
+			return wire.LineSystem, "Warning: " + agentErrorText(p)
+		}
 		return wire.LineError, agentErrorText(p)
 	case *wire.NodeError:
 		line := joinNonEmpty(": ", e.Node()+" failed"+durationNote(p.DurationMs), orElse(p.Error, p.ErrorType))
