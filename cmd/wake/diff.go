@@ -54,7 +54,7 @@ func (a viewVerbs) diffRuns(ctx context.Context, refA, refB string) error {
 
 // differences are those of two runs and of their folders.
 type differences struct {
-	compare.Differences
+	wire.DiffResponse
 
 	Folder  *history.FolderChanges `json:"folder,omitempty"`        // nil: the same, or not kept
 	Problem string                 `json:"folderProblem,omitempty"` // why the folders aren't compared
@@ -69,7 +69,7 @@ func (a viewVerbs) compareRuns(ctx context.Context, log *feed.Reader, refA, refB
 		}
 	}
 	var sideA, sideB compare.Side
-	d.Differences, sideA, sideB, err = history.Compare(ctx, log, runs[0], runs[1], history.Compared{})
+	d.DiffResponse, sideA, sideB, err = history.Compare(ctx, log, runs[0], runs[1], history.Compared{})
 	if err == nil && d.Missing > 0 {
 		a.log.WarnContext(ctx, "steps are compared without their large fields, which can't be read", "steps", d.Missing)
 	}
@@ -95,12 +95,12 @@ func printDifferences(w io.Writer, d differences) error {
 	} else {
 		p.printLine("common     run %s up to position %d%s", c.RunID, c.Position, inBrackets(c.Label))
 	}
-	p.printParting(d.Differences)
+	p.printParting(d.DiffResponse)
 	if d.Flow {
 		p.printLine("flow       their definitions differ")
 	}
 	p.printLine("")
-	p.printTotals(d.Differences)
+	p.printTotals(d.DiffResponse)
 	p.printNodes(d.Nodes)
 	p.printValues("input", inputPair(d.Input))
 	p.printValues("outputs", d.Outputs)
@@ -146,7 +146,7 @@ func (p *printer) printTable(t table) {
 	}
 }
 
-func runTitle(f compare.RunFacts) string {
+func runTitle(f wire.DiffRun) string {
 	return fmt.Sprintf("%s  %s  %s", f.RunID, cmp.Or(f.FlowName, "-"), statusText(f.Status, f.Result, f.Reason))
 }
 
@@ -157,7 +157,7 @@ func inBrackets(s string) string {
 	return " (" + s + ")"
 }
 
-func (p *printer) printParting(d compare.Differences) {
+func (p *printer) printParting(d wire.DiffResponse) {
 	if d.Parted == nil {
 		text := "nowhere: they did the same"
 		if d.Same {
@@ -171,7 +171,7 @@ func (p *printer) printParting(d compare.Differences) {
 	p.printLine("  b        %s", stepText(d.Parted.B))
 }
 
-func stepText(s *compare.Step) string {
+func stepText(s *wire.DiffStep) string {
 	if s == nil {
 		return "nothing more"
 	}
@@ -185,20 +185,20 @@ func stepText(s *compare.Step) string {
 	return fmt.Sprintf("%s at %d", text, s.Pos)
 }
 
-func (p *printer) printTotals(d compare.Differences) {
+func (p *printer) printTotals(d wire.DiffResponse) {
 	t := newTable(p.w, "", "A", "B")
-	both := func(name string, of func(compare.RunFacts) string) { t.addRow(name, of(d.A), of(d.B)) }
+	both := func(name string, of func(wire.DiffRun) string) { t.addRow(name, of(d.A), of(d.B)) }
 	both("took", tookText)
-	both("cost", func(f compare.RunFacts) string {
+	both("cost", func(f wire.DiffRun) string {
 		return costText(f.Usage.CostUsd, ledger.Basis(f.Usage.CostUsd, f.Usage.ComputedUsd, f.Usage.Unpriced))
 	})
-	both("tokens", func(f compare.RunFacts) string { return tokensText(tokensIn(f.Usage), f.Usage.OutputTokens) })
-	both("turns", func(f compare.RunFacts) string { return fmt.Sprint(f.Usage.Turns) })
-	both("tools", func(f compare.RunFacts) string { return callsText(f.Usage.ToolCalls, f.Usage.ToolErrors) })
+	both("tokens", func(f wire.DiffRun) string { return tokensText(tokensIn(f.Usage), f.Usage.OutputTokens) })
+	both("turns", func(f wire.DiffRun) string { return fmt.Sprint(f.Usage.Turns) })
+	both("tools", func(f wire.DiffRun) string { return callsText(f.Usage.ToolCalls, f.Usage.ToolErrors) })
 	p.printTable(t)
 }
 
-func tookText(f compare.RunFacts) string {
+func tookText(f wire.DiffRun) string {
 	if f.EndedAt == 0 {
 		return "-"
 	}
@@ -216,7 +216,7 @@ func callsText[N int | int64](n, failed N) string {
 	return fmt.Sprintf("%d, %d failed", n, failed)
 }
 
-func (p *printer) printNodes(nodes []compare.NodePair) {
+func (p *printer) printNodes(nodes []wire.DiffNode) {
 	if len(nodes) == 0 {
 		return
 	}
@@ -233,7 +233,7 @@ func (p *printer) printNodes(nodes []compare.NodePair) {
 	p.printTable(t)
 }
 
-func nodeText(f compare.NodeFacts) string {
+func nodeText(f wire.DiffNodeRun) string {
 	text := string(f.Status)
 	if f.Reason != "" && f.Reason != text {
 		text += " (" + f.Reason + ")"
@@ -241,14 +241,14 @@ func nodeText(f compare.NodeFacts) string {
 	return text
 }
 
-func inputPair(p *compare.Pair) []compare.ValuePair {
+func inputPair(p *wire.DiffPair) []wire.DiffValue {
 	if p == nil {
 		return nil
 	}
-	return []compare.ValuePair{{Name: "input", Pair: *p}}
+	return []wire.DiffValue{{Name: "input", DiffPair: *p}}
 }
 
-func (p *printer) printValues(heading string, list []compare.ValuePair) {
+func (p *printer) printValues(heading string, list []wire.DiffValue) {
 	if len(list) == 0 {
 		return
 	}
@@ -280,7 +280,7 @@ func valueText(v wire.Raw) string {
 	return timeline.Line(string(b), 400)
 }
 
-func (p *printer) printToolChanges(list []compare.ToolChange) {
+func (p *printer) printToolChanges(list []wire.DiffTool) {
 	if len(list) == 0 {
 		return
 	}

@@ -103,15 +103,18 @@ func (a Account) importLists(n subjects.Names) (services, streams []string) {
 
 // ofRun are the verbs of the API that are about one run, and change nothing.
 var ofRun = []string{ //nolint:gochecknoglobals // a table
-	wire.VerbLog, wire.VerbStatus, wire.VerbEvents, wire.VerbState, wire.VerbSnapshot, wire.VerbTimeline,
+	wire.VerbLog, wire.VerbStatus, wire.VerbEvents, wire.VerbState, wire.VerbSnapshot, wire.VerbTimeline, wire.VerbAlerts,
 	wire.VerbFeed, wire.VerbLast, wire.VerbBounds, wire.VerbValue, wire.VerbBlob,
 }
 
 // ofAll are those that are about all runs, and change nothing.
-var ofAll = []string{wire.VerbApprovals, wire.VerbRuns, wire.VerbTop, wire.VerbFleet, wire.VerbSearch, wire.VerbStats, wire.VerbBudgets, wire.VerbSinks, wire.VerbLetters} //nolint:gochecknoglobals // a table
+var ofAll = []string{ //nolint:gochecknoglobals // a table
+	wire.VerbApprovals, wire.VerbRuns, wire.VerbTop, wire.VerbFleet, wire.VerbSearch, wire.VerbStats, wire.VerbBudgets, wire.VerbSinks, wire.VerbLetters,
+	wire.VerbBookmarks, wire.VerbDiff, // of a run and its ancestors, of two runs
+}
 
 // ofFiles are those that tell what is in files of runs.
-var ofFiles = []string{wire.VerbPack, wire.VerbSession} //nolint:gochecknoglobals // a table
+var ofFiles = []string{wire.VerbPack, wire.VerbSession, wire.VerbWorkspace} //nolint:gochecknoglobals // a table
 
 func verbSubjects(n subjects.Names, lists ...[]string) (all []string) {
 	for _, verb := range slices.Concat(lists...) {
@@ -332,6 +335,7 @@ func (g *grants) grantRecorder() {
 	g.grantRead("KV_"+g.names.SnapshotsBucket(), "KV_"+g.names.BookmarksBucket(), "OBJ_"+g.names.SessionsBucket()) // for callers
 	g.allowPublish(g.names.AllCommands(), g.names.QueueRun())                                                      // of users, in their names
 	g.allowPublish("$JS.API.STREAM.PURGE.OBJ_" + g.names.WorkspacesBucket())                                       // of runs that are removed; it can't read it
+	g.allowPublish(g.names.API(wire.VerbState), g.names.API(wire.VerbEvents))                                      // itself, for what the stream has dropped
 	g.grantState("recorder")
 }
 
@@ -361,9 +365,9 @@ func (g *grants) grantRunner() {
 	g.grantService("runner")
 	g.grantAnswer()
 	g.allowPublish(n.Prefix()+".events.>", n.Prefix()+".cmd.>", n.Prefix()+".queue.>", n.DeadLetter("queue"))
-	g.allowPublish(n.Prefix() + ".hooks.>") // to ask, for agents
-	g.allowPublish(n.API(wire.VerbEvents))  // what the stream has dropped of a run that is forked
-	g.allowPublish(n.API(wire.VerbBudgets)) // what is spent of what runs share
+	g.allowPublish(n.Prefix() + ".hooks.>")                       // to ask, for agents
+	g.allowPublish(n.API(wire.VerbEvents), n.API(wire.VerbState)) // what the stream has dropped of a run that is forked, or whose folder is asked for
+	g.allowPublish(n.API(wire.VerbBudgets))                       // what is spent of what runs share
 	g.allowSubscribe(n.AllIngest())
 	g.grantRead(n.CommandsStream(), n.QueueStream(), n.AlertsStream(), "KV_"+n.SnapshotsBucket(), "KV_"+n.BookmarksBucket())
 	g.grantKeyValue(n.LeasesBucket())

@@ -91,6 +91,7 @@ func actions() []string {
 		wire.VerbLog, wire.VerbStatus, wire.VerbTop, wire.VerbFleet, wire.VerbTimeline, wire.VerbApprovals, wire.VerbRuns, wire.VerbSearch, wire.VerbStats, wire.VerbEvents, wire.VerbState,
 		wire.VerbSnapshot, wire.VerbCommand, wire.VerbStart, wire.VerbDelete, wire.VerbFeed, wire.VerbLast, wire.VerbBounds, wire.VerbValue, wire.VerbBlob,
 		wire.VerbSession, wire.VerbSinks, wire.VerbLetters, wire.VerbSink("x"), wire.VerbIngest, wire.VerbPack,
+		wire.VerbAlerts, wire.VerbBookmarks, wire.VerbDiff, wire.VerbWorkspace,
 	} {
 		all = append(all, n.API(verb))
 	}

@@ -106,7 +106,7 @@ func unansweredError(ctx context.Context, names subjects.Names, verb string, wai
 // servedBy names the service that answers verb.
 func servedBy(verb string) string {
 	switch {
-	case verb == wire.VerbIngest, verb == wire.VerbPack:
+	case verb == wire.VerbIngest, verb == wire.VerbPack, verb == wire.VerbWorkspace:
 		return "runner"
 	case verb == wire.VerbSnapshot:
 		return "snapshotter"

@@ -25,15 +25,7 @@ import (
 )
 
 // Point is a place in the log behind which a run can be forked.
-type Point struct {
-	Run      string // the run that has it: an ancestor, if the run was forked behind it
-	Label    string // sfp-<n>, <exec>:start, <exec>:end, or the user's; empty for a position
-	Kind     wire.CheckpointKind
-	Node     string
-	Position uint64
-	Time     int64  // Unix ms
-	Note     string // what happened there: a tool, or the first words of a message; as it came
-}
+type Point = wire.ForkPoint
 
 // List returns the fork points of a run in log order, those of its ancestors
 // before the fork included. A label that was moved, or that an ancestor has too, is
@@ -128,7 +120,7 @@ func walkOn(
 }
 
 // Node is the kind of a point that is the start or the end of an execution: no checkpoint is of it.
-const Node wire.CheckpointKind = "node"
+const Node = wire.CheckpointNode
 
 // sfp begins the label of an automatic point; the others end those of nodes.
 const (

@@ -23,18 +23,11 @@ type Span struct {
 	From, To uint64
 }
 
-// Common is where two runs were still one.
-type Common struct {
-	RunID    string `json:"runId"`    // the run that has the events up to there
-	Position uint64 `json:"position"` // of the last event that both have
-	Label    string `json:"label,omitempty"`
-}
-
 // Ancestry returns the last point that two runs have in common, nil if they have
 // none, and the events of each behind it, oldest first.
-func Ancestry(a, b *wire.State) (common *Common, ofA, ofB []Span) {
+func Ancestry(a, b *wire.State) (common *wire.DiffCommon, ofA, ofB []Span) {
 	if a.RunID == b.RunID {
-		return &Common{RunID: a.RunID, Position: a.Position.Seq}, nil, nil
+		return &wire.DiffCommon{RunID: a.RunID, Position: a.Position.Seq}, nil, nil
 	}
 	lineA, lineB := runLine(a), runLine(b)
 	for i, x := range lineA {
@@ -43,7 +36,7 @@ func Ancestry(a, b *wire.State) (common *Common, ofA, ofB []Span) {
 			continue
 		}
 		y := lineB[j]
-		common = &Common{x.RunID, min(x.Position, y.Position), y.Label}
+		common = &wire.DiffCommon{RunID: x.RunID, Position: min(x.Position, y.Position), Label: y.Label}
 		if x.Position < y.Position {
 			common.Label = x.Label
 		}
@@ -82,91 +75,11 @@ type Side struct {
 	costs map[string]float64 // by node, behind the common point
 }
 
-// Differences are what two runs differ in. Where a list or a pointer is empty,
-// they don't.
-type Differences struct {
-	A       RunFacts     `json:"a"`
-	B       RunFacts     `json:"b"`
-	Common  *Common      `json:"common,omitempty"`  // absent: neither was forked from the other, or from a third
-	Same    bool         `json:"same"`              // they did the same and came to the same
-	Parted  *Parting     `json:"parted,omitempty"`  // the first thing that they did differently
-	Flow    bool         `json:"flow,omitempty"`    // their definitions differ
-	Input   *Pair        `json:"input,omitempty"`   // of the runs
-	State   []ValuePair  `json:"state,omitempty"`   // user state, by path
-	Nodes   []NodePair   `json:"nodes,omitempty"`   // that differ
-	Outputs []ValuePair  `json:"outputs,omitempty"` // by node
-	Tools   []ToolChange `json:"tools,omitempty"`   // calls that only one of them made
-	Missing int          `json:"missing,omitempty"` // steps with large fields that couldn't be read, so that they aren't compared
-}
-
-// RunFacts say how one of the runs did.
-type RunFacts struct {
-	RunID     string           `json:"runId"`
-	FlowName  string           `json:"flowName,omitempty"`
-	Status    wire.RunStatus   `json:"status"`
-	Result    wire.FlowStatus  `json:"result,omitempty"`
-	Reason    string           `json:"reason,omitempty"`
-	Error     string           `json:"error,omitempty"`
-	StartedAt int64            `json:"startedAt,omitempty"` // Unix ms
-	EndedAt   int64            `json:"endedAt,omitempty"`   // Unix ms
-	Steps     int              `json:"steps"`               // behind the common point
-	Usage     wire.UsageTotals `json:"usage"`               // behind the common point
-}
-
-// Parting is a step of one run where the other did something else, or nothing.
-type Parting struct {
-	Node string `json:"node"`
-	A    *Step  `json:"a,omitempty"` // nil: it did nothing more there
-	B    *Step  `json:"b,omitempty"`
-}
-
-// Pair is a value of either run; nil: it has none.
-type Pair struct {
-	A wire.Raw `json:"a,omitempty"`
-	B wire.Raw `json:"b,omitempty"`
-}
-
-// ValuePair is a value that differs, by its name.
-type ValuePair struct {
-	Name string `json:"name"`
-	Pair
-}
-
-// NodePair is a node that differs in what became of it, what it did or what it
-// cost.
-type NodePair struct {
-	Node   string    `json:"node"`
-	A      NodeFacts `json:"a"`
-	B      NodeFacts `json:"b"`
-	Parted *Parting  `json:"parted,omitempty"` // the first thing done differently
-	Output bool      `json:"output,omitempty"` // the outputs differ
-}
-
-// NodeFacts say how a node did in one of the runs.
-type NodeFacts struct {
-	Status     wire.NodeStatus `json:"status,omitempty"` // "": the run has no such node
-	Reason     string          `json:"reason,omitempty"`
-	Execs      int             `json:"execs"`
-	Steps      int             `json:"steps"`      // behind the common point
-	Tools      int             `json:"tools"`      // calls behind the common point
-	ToolErrors int             `json:"toolErrors"` // of those
-	CostUsd    float64         `json:"costUsd"`    // behind the common point
-}
-
-// ToolChange is a call that one of the runs made more often.
-type ToolChange struct {
-	Node  string `json:"node"`
-	Tool  string `json:"tool"`
-	Input string `json:"input,omitempty"` // in short
-	A     int    `json:"a"`               // calls
-	B     int    `json:"b"`
-}
-
 // Runs compares two runs; common is their common point, nil if they have none. What agents have said is no
 // difference.
-func Runs(a, b Side, common *Common) Differences {
+func Runs(a, b Side, common *wire.DiffCommon) wire.DiffResponse {
 	a.Steps, b.Steps = deeds(a.Steps), deeds(b.Steps)
-	d := Differences{
+	d := wire.DiffResponse{
 		A: runFacts(a), B: runFacts(b), Common: common,
 		Flow:  a.State.DefinitionHash != b.State.DefinitionHash,
 		Input: differingPair(a.State.Input, b.State.Input),
@@ -179,12 +92,12 @@ func Runs(a, b Side, common *Common) Differences {
 		if node == wire.RunNode && len(stepsA[node])+len(stepsB[node]) == 0 {
 			continue
 		}
-		n := NodePair{Node: node, A: nodeFacts(a, node, stepsA[node]), B: nodeFacts(b, node, stepsB[node])}
+		n := wire.DiffNode{Node: node, A: nodeFacts(a, node, stepsA[node]), B: nodeFacts(b, node, stepsB[node])}
 		var at int
 		n.Parted, at = findParting(node, stepsA[node], stepsB[node])
 		if out := differingPair(essence(a.State.Outputs[node]), essence(b.State.Outputs[node])); out != nil {
 			n.Output = true
-			d.Outputs = append(d.Outputs, ValuePair{node, *out})
+			d.Outputs = append(d.Outputs, wire.DiffValue{Name: node, DiffPair: *out})
 		}
 		if n.Parted != nil && at < rank {
 			rank, d.Parted = at, n.Parted
@@ -198,17 +111,17 @@ func Runs(a, b Side, common *Common) Differences {
 	return d
 }
 
-func runFacts(s Side) RunFacts {
+func runFacts(s Side) wire.DiffRun {
 	t := s.State
-	return RunFacts{
+	return wire.DiffRun{
 		RunID: t.RunID, FlowName: t.FlowName, Status: t.Status, Result: t.Result, Reason: t.Reason, Error: t.Error,
 		StartedAt: t.StartedAt, EndedAt: t.EndedAt, Steps: len(s.Steps), Usage: s.Usage,
 	}
 }
 
-func nodeFacts(s Side, node string, steps []rankedStep) NodeFacts {
+func nodeFacts(s Side, node string, steps []rankedStep) wire.DiffNodeRun {
 	n := s.State.Nodes[node]
-	f := NodeFacts{Status: s.State.NodeStatus[node], Reason: n.Reason, Execs: n.Execs, Steps: len(steps), CostUsd: s.costs[node]}
+	f := wire.DiffNodeRun{Status: s.State.NodeStatus[node], Reason: n.Reason, Execs: n.Execs, Steps: len(steps), CostUsd: s.costs[node]}
 	for _, step := range steps {
 		if step.What != Tool {
 			continue
@@ -247,15 +160,15 @@ func nodesOfBoth(a, b *wire.State, stepsA, stepsB map[string][]rankedStep) []str
 }
 
 // findParting finds the first step of a node that differs, and its place among all.
-func findParting(node string, a, b []rankedStep) (*Parting, int) {
+func findParting(node string, a, b []rankedStep) (*wire.DiffParting, int) {
 	for i := range max(len(a), len(b)) {
 		switch {
 		case i >= len(a):
-			return &Parting{Node: node, B: b[i].Step}, b[i].rank
+			return &wire.DiffParting{Node: node, B: &b[i].DiffStep}, b[i].rank
 		case i >= len(b):
-			return &Parting{Node: node, A: a[i].Step}, a[i].rank
+			return &wire.DiffParting{Node: node, A: &a[i].DiffStep}, a[i].rank
 		case a[i].key != b[i].key:
-			return &Parting{Node: node, A: a[i].Step, B: b[i].Step}, min(a[i].rank, b[i].rank)
+			return &wire.DiffParting{Node: node, A: &a[i].DiffStep, B: &b[i].DiffStep}, min(a[i].rank, b[i].rank)
 		}
 	}
 	return nil, 0
@@ -263,10 +176,10 @@ func findParting(node string, a, b []rankedStep) (*Parting, int) {
 
 // toolChanges lists the calls that the sides made unequally often, those that a made
 // first.
-func toolChanges(a, b []Step) []ToolChange {
-	var order []ToolChange
+func toolChanges(a, b []Step) []wire.DiffTool {
+	var order []wire.DiffTool
 	index := map[string]int{}
-	count := func(steps []Step, add func(*ToolChange)) {
+	count := func(steps []Step, add func(*wire.DiffTool)) {
 		for _, s := range steps {
 			if s.What != Tool {
 				continue
@@ -276,15 +189,15 @@ func toolChanges(a, b []Step) []ToolChange {
 			if !ok {
 				i = len(order)
 				index[key] = i
-				order = append(order, ToolChange{Node: s.Node, Tool: s.Name, Input: s.Text})
+				order = append(order, wire.DiffTool{Node: s.Node, Tool: s.Name, Input: s.Text})
 			}
 			add(&order[i])
 		}
 	}
-	count(a, func(c *ToolChange) { c.A++ })
-	count(b, func(c *ToolChange) { c.B++ })
-	order = slices.DeleteFunc(order, func(c ToolChange) bool { return c.A == c.B })
-	slices.SortStableFunc(order, func(x, y ToolChange) int { return cmp.Compare(min(x.A, 1), min(y.A, 1)) * -1 })
+	count(a, func(c *wire.DiffTool) { c.A++ })
+	count(b, func(c *wire.DiffTool) { c.B++ })
+	order = slices.DeleteFunc(order, func(c wire.DiffTool) bool { return c.A == c.B })
+	slices.SortStableFunc(order, func(x, y wire.DiffTool) int { return cmp.Compare(min(x.A, 1), min(y.A, 1)) * -1 })
 	return order
 }
 

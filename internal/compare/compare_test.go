@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
 	"code.wake.dev/wake/internal/compare"
@@ -36,18 +35,18 @@ func TestAncestry(t *testing.T) {
 	grand := state("g", from("c", 90, ""), from("p", 40, "sfp-2"))
 	for name, tt := range map[string]struct {
 		a, b   *wire.State
-		common *compare.Common
+		common *wire.DiffCommon
 		ofA    []compare.Span
 		ofB    []compare.Span
 	}{
 		"strangers":     {parent, other, nil, []compare.Span{{"p", 0, end}}, []compare.Span{{"x", 0, end}}},
-		"fork":          {parent, child, &compare.Common{RunID: "p", Position: 40, Label: "sfp-2"}, []compare.Span{{"p", 40, end}}, []compare.Span{{"c", 0, end}}},
-		"fork first":    {child, parent, &compare.Common{RunID: "p", Position: 40, Label: "sfp-2"}, []compare.Span{{"c", 0, end}}, []compare.Span{{"p", 40, end}}},
-		"two forks":     {child, sibling, &compare.Common{RunID: "p", Position: 40, Label: "sfp-2"}, []compare.Span{{"c", 0, end}}, []compare.Span{{"p", 40, 60}, {"s", 0, end}}},
-		"grandchild":    {parent, grand, &compare.Common{RunID: "p", Position: 40, Label: "sfp-2"}, []compare.Span{{"p", 40, end}}, []compare.Span{{"c", 0, 90}, {"g", 0, end}}},
-		"nearest":       {child, grand, &compare.Common{RunID: "c", Position: 90}, []compare.Span{{"c", 90, end}}, []compare.Span{{"g", 0, end}}},
-		"with itself":   {parent, parent, &compare.Common{RunID: "p", Position: 70}, nil, nil},
-		"second cousin": {sibling, grand, &compare.Common{RunID: "p", Position: 40, Label: "sfp-2"}, []compare.Span{{"p", 40, 60}, {"s", 0, end}}, []compare.Span{{"c", 0, 90}, {"g", 0, end}}},
+		"fork":          {parent, child, &wire.DiffCommon{RunID: "p", Position: 40, Label: "sfp-2"}, []compare.Span{{"p", 40, end}}, []compare.Span{{"c", 0, end}}},
+		"fork first":    {child, parent, &wire.DiffCommon{RunID: "p", Position: 40, Label: "sfp-2"}, []compare.Span{{"c", 0, end}}, []compare.Span{{"p", 40, end}}},
+		"two forks":     {child, sibling, &wire.DiffCommon{RunID: "p", Position: 40, Label: "sfp-2"}, []compare.Span{{"c", 0, end}}, []compare.Span{{"p", 40, 60}, {"s", 0, end}}},
+		"grandchild":    {parent, grand, &wire.DiffCommon{RunID: "p", Position: 40, Label: "sfp-2"}, []compare.Span{{"p", 40, end}}, []compare.Span{{"c", 0, 90}, {"g", 0, end}}},
+		"nearest":       {child, grand, &wire.DiffCommon{RunID: "c", Position: 90}, []compare.Span{{"c", 90, end}}, []compare.Span{{"g", 0, end}}},
+		"with itself":   {parent, parent, &wire.DiffCommon{RunID: "p", Position: 70}, nil, nil},
+		"second cousin": {sibling, grand, &wire.DiffCommon{RunID: "p", Position: 40, Label: "sfp-2"}, []compare.Span{{"p", 40, 60}, {"s", 0, end}}, []compare.Span{{"c", 0, 90}, {"g", 0, end}}},
 	} {
 		common, ofA, ofB := compare.Ancestry(tt.a, tt.b)
 		if diff := cmp.Diff([]any{tt.common, tt.ofA, tt.ofB}, []any{common, ofA, ofB}); diff != "" {
@@ -119,30 +118,30 @@ func TestRuns(t *testing.T) {
 	if partedA.Text != "make test" || partedA.Name != "Bash" || !partedA.Failed || partedA.Pos != 5 || partedB.Name != "Edit" || partedB.Pos != 1007 {
 		t.Fatalf("steps %+v, %+v", partedA, partedB)
 	}
-	parted := &compare.Parting{Node: "coder", A: &partedA, B: &partedB}
-	want := compare.Differences{
-		A:      compare.RunFacts{RunID: "ra", Status: wire.RunComplete, Result: wire.FlowStatusFailed, Error: "gave up", Steps: 6, Usage: usageA},
-		B:      compare.RunFacts{RunID: "rb", Status: wire.RunComplete, Result: wire.FlowStatusComplete, Steps: 7, Usage: stateB.Usage},
-		Parted: &compare.Parting{Node: "review", B: &b.steps[0]},
-		State: []compare.ValuePair{
-			{Name: "deep.y", Pair: compare.Pair{A: raw(t, 2), B: raw(t, 3)}},
-			{Name: "gone", Pair: compare.Pair{A: raw(t, true)}},
+	parted := &wire.DiffParting{Node: "coder", A: &partedA.DiffStep, B: &partedB.DiffStep}
+	want := wire.DiffResponse{
+		A:      wire.DiffRun{RunID: "ra", Status: wire.RunComplete, Result: wire.FlowStatusFailed, Error: "gave up", Steps: 6, Usage: usageA},
+		B:      wire.DiffRun{RunID: "rb", Status: wire.RunComplete, Result: wire.FlowStatusComplete, Steps: 7, Usage: stateB.Usage},
+		Parted: &wire.DiffParting{Node: "review", B: &b.steps[0].DiffStep},
+		State: []wire.DiffValue{
+			{Name: "deep.y", DiffPair: wire.DiffPair{A: raw(t, 2), B: raw(t, 3)}},
+			{Name: "gone", DiffPair: wire.DiffPair{A: raw(t, true)}},
 		},
-		Nodes: []compare.NodePair{
+		Nodes: []wire.DiffNode{
 			{
 				Node: "coder", Parted: parted, Output: true,
-				A: compare.NodeFacts{Status: wire.NodeFailed, Reason: "x", Execs: 1, Steps: 6, Tools: 3, ToolErrors: 2, CostUsd: 0.5},
-				B: compare.NodeFacts{Status: wire.NodeDone, Execs: 1, Steps: 6, Tools: 3, CostUsd: 0.2},
+				A: wire.DiffNodeRun{Status: wire.NodeFailed, Reason: "x", Execs: 1, Steps: 6, Tools: 3, ToolErrors: 2, CostUsd: 0.5},
+				B: wire.DiffNodeRun{Status: wire.NodeDone, Execs: 1, Steps: 6, Tools: 3, CostUsd: 0.2},
 			},
-			{Node: "review", Parted: &compare.Parting{Node: "review", B: &b.steps[0]}, B: compare.NodeFacts{Status: wire.NodeRunning, Execs: 1, Steps: 1}},
+			{Node: "review", Parted: &wire.DiffParting{Node: "review", B: &b.steps[0].DiffStep}, B: wire.DiffNodeRun{Status: wire.NodeRunning, Execs: 1, Steps: 1}},
 		},
-		Outputs: []compare.ValuePair{{Name: "coder", Pair: compare.Pair{B: raw(t, "done")}}},
-		Tools: []compare.ToolChange{
+		Outputs: []wire.DiffValue{{Name: "coder", DiffPair: wire.DiffPair{B: raw(t, "done")}}},
+		Tools: []wire.DiffTool{
 			{Node: "coder", Tool: "Bash", Input: "make test", A: 2, B: 1},
 			{Node: "coder", Tool: "Edit", Input: "a.go", B: 1},
 		},
 	}
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(compare.Step{})); diff != "" {
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if _, err := wire.Marshal(got); err != nil {

@@ -23,14 +23,7 @@ const (
 
 // Step is something that a run did.
 type Step struct {
-	Pos    uint64 `json:"position"`
-	TS     int64  `json:"ts"` // Unix ms
-	RunID  string `json:"runId"`
-	Node   string `json:"node"` // [wire.RunNode] for edges and the user's state
-	What   string `json:"what"`
-	Name   string `json:"name,omitempty"` // the tool
-	Text   string `json:"text,omitempty"` // in short, for people; safe for a terminal
-	Failed bool   `json:"failed,omitempty"`
+	wire.DiffStep
 
 	call string // what was asked for
 	key  string // that and what came of it: equal for equal steps
@@ -45,7 +38,7 @@ const maxWords = 1000
 // SayingOf is the step of words that begin with an event: of a line that a viewer reads beside what was
 // done. [Step.SetText] says which words.
 func SayingOf(pos uint64, e *wire.Event) Step {
-	return Step{Pos: pos, TS: e.Timestamp, RunID: e.RunID, Node: e.Node(), What: Said}
+	return Step{DiffStep: wire.DiffStep{Pos: pos, TS: e.Timestamp, RunID: e.RunID, Node: e.Node(), What: Said}}
 }
 
 // SetText sets the words of a step.
@@ -58,7 +51,7 @@ func (s *Step) SetText(text string) {
 // StepOf returns the step that an event is, if it is one. The event must not lack
 // its large fields, or two that differ look the same.
 func StepOf(pos uint64, e *wire.Event) (Step, bool) {
-	s := Step{Pos: pos, TS: e.Timestamp, RunID: e.RunID, Node: e.Node()}
+	s := Step{DiffStep: wire.DiffStep{Pos: pos, TS: e.Timestamp, RunID: e.RunID, Node: e.Node()}}
 	var asked, came []any
 	switch p := e.Payload.(type) {
 	case *wire.AgentTool:

@@ -9,11 +9,11 @@ import (
 )
 
 // differingPair returns two values if they differ, else nil.
-func differingPair(a, b wire.Raw) *Pair {
+func differingPair(a, b wire.Raw) *wire.DiffPair {
 	if isSame(a, b) {
 		return nil
 	}
-	return &Pair{a, b}
+	return &wire.DiffPair{A: a, B: b}
 }
 
 // isSame compares values. One that is missing is as good as null.
@@ -77,20 +77,20 @@ func trimOutput(fields map[string]any, depth int) (trimmed bool) {
 const maxDepth = 6
 
 // differingValues lists the fields in which two values differ, by their paths.
-func differingValues(path string, a, b wire.Raw) []ValuePair { return diffValues(path, a, b, 0) }
+func differingValues(path string, a, b wire.Raw) []wire.DiffValue { return diffValues(path, a, b, 0) }
 
-func diffValues(path string, a, b wire.Raw, depth int) []ValuePair {
+func diffValues(path string, a, b wire.Raw, depth int) []wire.DiffValue {
 	if isSame(a, b) {
 		return nil
 	}
 	fieldsA, okA := a.Any().(map[string]any)
 	fieldsB, okB := b.Any().(map[string]any)
 	if depth >= maxDepth || !okA && !isNull(a) || !okB && !isNull(b) || !okA && !okB {
-		return []ValuePair{{path, Pair{a, b}}}
+		return []wire.DiffValue{{Name: path, DiffPair: wire.DiffPair{A: a, B: b}}}
 	}
 	keys := slices.AppendSeq(slices.Collect(maps.Keys(fieldsA)), maps.Keys(fieldsB))
 	slices.Sort(keys)
-	var all []ValuePair
+	var all []wire.DiffValue
 	for _, key := range slices.Compact(keys) {
 		name := key
 		if path != "" {

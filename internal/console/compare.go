@@ -27,7 +27,7 @@ type comparePage struct {
 
 // compared is how two runs differ, and what they did, side by side.
 type compared struct {
-	compare.Differences
+	wire.DiffResponse
 
 	At      uint64 // position at which they are; 0: as they are
 	All     bool   // rows that are alike are shown, too
@@ -96,7 +96,7 @@ func (s *Console) showCompare(w http.ResponseWriter, r *http.Request) {
 
 // reachOf returns the positions between which the slider of two runs moves: from where they part to where
 // both end.
-func reachOf(ctx context.Context, l *link, a, b string, common *compare.Common) (first, last uint64, err error) {
+func reachOf(ctx context.Context, l *link, a, b string, common *wire.DiffCommon) (first, last uint64, err error) {
 	for _, run := range []string{a, b} {
 		state, err := l.client.State(ctx, run)
 		if err != nil {
@@ -157,7 +157,7 @@ func readCompared(r *http.Request, l *link, run, with string) (*compared, error)
 	if err != nil {
 		return nil, err
 	}
-	c := &compared{Differences: d, At: at, All: q.All, Offset: offset, Figures: figuresOf(d)}
+	c := &compared{DiffResponse: d, At: at, All: q.All, Offset: offset, Figures: figuresOf(d)}
 	rows := compare.Align(a.Steps, b.Steps)
 	for c.Before < len(rows) && rows[c.Before].Same {
 		c.Before++
@@ -200,23 +200,23 @@ func foldAlike(rows []compare.Row, all bool) []sideRow {
 }
 
 // figuresOf are the figures of both runs behind their common point.
-func figuresOf(d compare.Differences) []sidePair {
+func figuresOf(d wire.DiffResponse) []sidePair {
 	var all []sidePair
-	add := func(name string, of func(compare.RunFacts) string) {
+	add := func(name string, of func(wire.DiffRun) string) {
 		a, b := of(d.A), of(d.B)
 		all = append(all, sidePair{name, cmp.Or(a, "–"), cmp.Or(b, "–"), a != b})
 	}
-	add("cost", func(f compare.RunFacts) string {
+	add("cost", func(f wire.DiffRun) string {
 		return timeline.Cost(f.Usage.CostUsd, ledger.Basis(f.Usage.CostUsd, f.Usage.ComputedUsd, f.Usage.Unpriced))
 	})
-	add("tokens in / out", func(f compare.RunFacts) string {
+	add("tokens in / out", func(f wire.DiffRun) string {
 		u := f.Usage
 		return shortCount(u.InputTokens+u.CacheCreationInputTokens+u.CacheReadInputTokens) + " / " + shortCount(u.OutputTokens)
 	})
-	add("turns", func(f compare.RunFacts) string { return shortCount(f.Usage.Turns) })
-	add("calls", func(f compare.RunFacts) string { return shortCount(f.Usage.ToolCalls) })
-	add("failed calls", func(f compare.RunFacts) string { return shortCount(f.Usage.ToolErrors) })
-	add("took", func(f compare.RunFacts) string {
+	add("turns", func(f wire.DiffRun) string { return shortCount(f.Usage.Turns) })
+	add("calls", func(f wire.DiffRun) string { return shortCount(f.Usage.ToolCalls) })
+	add("failed calls", func(f wire.DiffRun) string { return shortCount(f.Usage.ToolErrors) })
+	add("took", func(f wire.DiffRun) string {
 		if f.EndedAt == 0 || f.StartedAt == 0 {
 			return ""
 		}
@@ -236,16 +236,12 @@ func (s *Console) sendDiff(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		at, err = positionOf(r.FormValue("at"))
 	}
-	var d compare.Differences
+	var d wire.DiffResponse
 	if err == nil {
 		d, _, _, err = history.Compare(r.Context(), l.reader, run, with, history.Compared{At: at})
 	}
-	if err != nil {
-		s.showError(w, r, err)
-		return
-	}
-	s.writeJSON(w, http.StatusOK, d)
+	s.sendAnswer(w, r, d, err)
 }
 
 // stateWord is how a run is doing, in a word.
-func stateWord(f compare.RunFacts) string { return cmp.Or(string(f.Result), string(f.Status)) }
+func stateWord(f wire.DiffRun) string { return cmp.Or(string(f.Result), string(f.Status)) }

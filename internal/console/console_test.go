@@ -603,6 +603,9 @@ func TestInspector(t *testing.T) {
 				t.Errorf("%s for %s: %d, want %d: %s", path, token, status, want, text)
 			}
 		}
+		if status, text := w.ask(http.MethodPost, "/api/workspace", `{"run":"r"}`, as); status == http.StatusForbidden != (want == http.StatusForbidden) {
+			t.Errorf("the verb workspace for %s: %d: %s", token, status, text)
+		}
 		order := http.StatusForbidden
 		if strings.HasSuffix(token, "operator") {
 			order = http.StatusConflict

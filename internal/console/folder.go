@@ -102,11 +102,7 @@ func (s *Console) sendFolder(w http.ResponseWriter, r *http.Request) {
 			answer, err = history.CompareFolders(r.Context(), l.packs, f.Snapshot, other.Snapshot)
 		}
 	}
-	if err != nil {
-		s.showError(w, r, err)
-		return
-	}
-	s.writeJSON(w, http.StatusOK, answer)
+	s.sendAnswer(w, r, answer, err)
 }
 
 // showFiles shows what is in a folder of a run at a position.

@@ -129,11 +129,7 @@ func (s *Console) sendState(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		state, err = l.client.StateAt(r.Context(), run, at)
 	}
-	if err != nil {
-		s.showError(w, r, err)
-		return
-	}
-	s.writeJSON(w, http.StatusOK, state)
+	s.sendAnswer(w, r, state, err)
 }
 
 // firstEvents yields the positions of the events that a request selects.

@@ -136,7 +136,7 @@ func TestAnswersAreDescribed(t *testing.T) {
 		}
 	}
 	slices.Sort(checked)
-	for _, want := range []string{"approvals", "compareRuns", "drawTimeline", "events", "fleet", "forkRun", "giveCommand", "log", "readAlerts", "readBookmarks", "readEvent", "readState", "runs", "search", "shareRun", "state", "stats", "status", "timeline", "top"} {
+	for _, want := range []string{"alerts", "approvals", "bookmarks", "compareRuns", "diff", "drawTimeline", "events", "fleet", "forkRun", "giveCommand", "log", "readAlerts", "readBookmarks", "readEvent", "readState", "runs", "search", "shareRun", "state", "stats", "status", "timeline", "top"} {
 		if !slices.Contains(checked, want) {
 			t.Errorf("%s isn't answered; answered are %v", want, checked)
 		}

@@ -52,6 +52,7 @@ func (s *Console) routes() []route {
 		{"POST /runs/{run}/share", operator, s.shareRun},
 
 		{"POST /api/{verb}", viewer, s.passVerb},
+		{"POST /api/workspace", inspector, s.passWorkspace},
 	}
 }
 

@@ -157,7 +157,7 @@ func (s *Console) showRunPart(w http.ResponseWriter, r *http.Request) {
 	case "log":
 		data, err = s.readLog(r, run)
 	case "alerts":
-		data, err = readAlerts(r.Context(), l, run)
+		data, err = s.readAlerts(r.Context(), run)
 	case "spend":
 		data, err = readRunSpend(r.Context(), s, l, run)
 	case "compared":
@@ -236,54 +236,41 @@ func isFailedCall(l wire.LogLine) bool {
 const maxAlerts = 100
 
 // readAlerts returns the last alerts of a run, the newest first.
-func readAlerts(ctx context.Context, l *link, run string) ([]wire.Alert, error) {
-	all, err := l.reader.LastAlerts(ctx, run, maxAlerts)
-	slices.Reverse(all)
-	return all, err
+func (s *Console) readAlerts(ctx context.Context, run string) (wire.AlertsResponse, error) {
+	return call[wire.AlertsResponse](ctx, s, wire.VerbAlerts, wire.AlertsRequest{Run: run, Limit: maxAlerts})
 }
 
 // sendAlerts sends the last alerts of a run, the newest first.
 func (s *Console) sendAlerts(w http.ResponseWriter, r *http.Request) {
-	l, run, err := s.findRun(r)
-	var all []wire.Alert
-	if err == nil {
-		all, err = readAlerts(r.Context(), l, run)
-	}
-	if err != nil {
-		s.showError(w, r, err)
-		return
-	}
-	s.writeJSON(w, http.StatusOK, map[string]any{"alerts": slices.Concat([]wire.Alert{}, all)})
+	answer, err := s.readAlerts(r.Context(), r.PathValue("run"))
+	s.sendAnswer(w, r, answer, err)
 }
 
-// sendBookmarks sends a page of the points at which a run can be forked, the newest ones first.
+// sendBookmarks sends a page of the points at which a run can be forked, the last ones.
 func (s *Console) sendBookmarks(w http.ResponseWriter, r *http.Request) {
-	l, run, err := s.findRun(r)
-	var before, cursor uint64
+	before, err := positionOf(r.FormValue("before"))
+	var answer wire.BookmarksResponse
 	if err == nil {
-		before, err = positionOf(r.FormValue("before"))
+		answer, err = call[wire.BookmarksResponse](r.Context(), s, wire.VerbBookmarks, wire.BookmarksRequest{Run: r.PathValue("run"), Before: before})
 	}
-	var points []client.Point
-	if err == nil {
-		points, cursor, err = l.client.BookmarksBefore(r.Context(), run, before, maxPoints)
-	}
+	s.sendAnswer(w, r, answer, err)
+}
+
+// sendAnswer sends an answer, or why there is none.
+func (s *Console) sendAnswer(w http.ResponseWriter, r *http.Request, answer any, err error) {
 	if err != nil {
 		s.showError(w, r, err)
 		return
 	}
-	s.writeJSON(w, http.StatusOK, map[string]any{"points": slices.Concat([]client.Point{}, points), "before": cursor})
+	s.writeJSON(w, http.StatusOK, answer)
 }
 
 // sendTimeline sends the course of the run as a picture.
 func (s *Console) sendTimeline(w http.ResponseWriter, r *http.Request) {
 	number := func(name string) int64 { n, _ := strconv.ParseInt(r.FormValue(name), 10, 64); return n }
 	q := wire.TimelineRequest{Run: r.PathValue("run"), From: number("from"), To: number("to"), Px: int(number("px"))}
-	t, err := call[wire.TimelineResponse](r.Context(), s, wire.VerbTimeline, q)
-	if err != nil {
-		s.showError(w, r, err)
-		return
-	}
-	s.writeJSON(w, http.StatusOK, t)
+	answer, err := call[wire.TimelineResponse](r.Context(), s, wire.VerbTimeline, q)
+	s.sendAnswer(w, r, answer, err)
 }
 
 // openTools lists the open calls of a state, the oldest first.

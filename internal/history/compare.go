@@ -17,7 +17,7 @@ type Compared struct {
 }
 
 // Compare compares what two runs, of which each is named by its whole id, have done.
-func Compare(ctx context.Context, log eventlog.Reader, runA, runB string, c Compared) (d compare.Differences, a, b compare.Side, err error) {
+func Compare(ctx context.Context, log eventlog.Reader, runA, runB string, c Compared) (d wire.DiffResponse, a, b compare.Side, err error) {
 	if a.State, err = StateAt(ctx, log, runA, 0); err != nil {
 		return d, a, b, err
 	}

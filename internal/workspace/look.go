@@ -11,16 +11,12 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // File is a file, folder or link in a snapshot.
-type File struct {
-	Path   string `json:"path"` // slashes; what isn't UTF-8 is replaced
-	Type   string `json:"type"` // file, folder or link
-	Mode   string `json:"mode,omitempty"`
-	Size   int64  `json:"size,omitempty"`   // of a file
-	Target string `json:"target,omitempty"` // of a link
-}
+type File = wire.FolderFile
 
 func (e entry) file(path []string) File {
 	f := File{Path: pathText(path), Mode: fmt.Sprintf("%03o", e.Mode), Size: e.Size}
@@ -119,13 +115,8 @@ func (r *reading) survey(ctx context.Context, folder entry, path []string, visit
 	return digest(sum.Sum(nil)), nil
 }
 
-// Change is what differs between two snapshots at a path. Of a folder that is in one only, all that is in it is told.
-type Change struct {
-	Path   string `json:"path"`
-	Change string `json:"change"` // added, removed or changed
-	A      *File  `json:"a,omitempty"`
-	B      *File  `json:"b,omitempty"`
-}
+// Change is what differs between two snapshots at a path.
+type Change = wire.FolderChange
 
 // Compare returns how snapshot b differs from a, in order.
 func (r *Reader) Compare(ctx context.Context, a, b string) ([]Change, error) {

@@ -10,34 +10,17 @@ import (
 )
 
 // Point is a place in the log behind which a run can be forked.
-type Point struct {
-	Run      string              `json:"run"` // that has it: an ancestor, if the run was forked behind it
-	Label    string              `json:"label"`
-	Kind     wire.CheckpointKind `json:"kind"`
-	Node     string              `json:"node,omitempty"`
-	Position uint64              `json:"position"`
-	Time     int64               `json:"time"`           // Unix ms
-	Note     string              `json:"note,omitempty"` // what happened there; as the agent said it
-}
+type Point = wire.ForkPoint
 
 // Bookmarks returns the points at which a run can be forked, in log order.
 func (c *Client) Bookmarks(ctx context.Context, runID string) ([]Point, error) {
-	found, err := bookmark.List(ctx, c.reader, runID)
-	points := make([]Point, len(found))
-	for i, p := range found {
-		points[i] = Point(p)
-	}
-	return points, err
+	return bookmark.List(ctx, c.reader, runID)
 }
 
 // BookmarksBefore returns the last points, at most limit, 1 to 10 000, that are before a position, 0 for the end, in log order, and
 // the position to ask with for those before them, 0 if there are none. It takes no longer in a long run.
 func (c *Client) BookmarksBefore(ctx context.Context, runID string, before uint64, limit int) (points []Point, cursor uint64, err error) {
-	found, cursor, err := bookmark.ListBefore(ctx, c.reader, runID, before, limit)
-	for _, p := range found {
-		points = append(points, Point(p))
-	}
-	return points, cursor, err
+	return bookmark.ListBefore(ctx, c.reader, runID, before, limit)
 }
 
 // ForkRequest says what to fork.
@@ -62,8 +45,7 @@ type ForkResult struct {
 
 // Resolve returns the point that a fork request names, and the state there.
 func (c *Client) Resolve(ctx context.Context, runID, at string) (Point, *wire.State, error) {
-	p, state, err := bookmark.Find(ctx, c.reader, runID, at)
-	return Point(p), state, err
+	return bookmark.Find(ctx, c.reader, runID, at)
 }
 
 // Fork begins a new run that goes on from a point of another one. The parent is

@@ -105,6 +105,7 @@ const (
 	CheckpointSubturn  CheckpointKind = "subturn"
 	CheckpointSFP      CheckpointKind = "sfp"
 	CheckpointLabelled CheckpointKind = "labelled"
+	CheckpointNode     CheckpointKind = "node" // of a [ForkPoint] alone: an execution begins or ends; no checkpoint is of it
 )
 
 // Checkpoint marks a point to resume or fork from.

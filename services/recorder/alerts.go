@@ -65,6 +65,7 @@ func (r *Recorder) readAlerts(ctx context.Context) (stored int, err error) {
 	}); err != nil {
 		return 0, fmt.Errorf("%w: %w", errAlertStore, err)
 	}
+	r.alerted.moveTo(from)
 	reader, err := js.CreateConsumer(ctx, name, jetstream.ConsumerConfig{
 		Name: "recorder-" + rand.Text(), Description: "the recorder, as it reads",
 		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from + 1, AckPolicy: jetstream.AckNonePolicy,
@@ -90,6 +91,7 @@ func (r *Recorder) readAlerts(ctx context.Context) (stored int, err error) {
 		if err := r.retryStore(ctx, alerting, func() error { return r.store.Archive.RecordAlerts(ctx, created, list) }); err != nil {
 			return stored, fmt.Errorf("%w: %w", errAlertStore, err)
 		}
+		r.alerted.moveTo(list[len(list)-1].Pos)
 		stored += len(list)
 	}
 }

@@ -31,6 +31,15 @@ func (r *Recorder) catchUp(ctx context.Context, p *progress) wire.Lag {
 	return wire.Lag{}
 }
 
+// catchUpAlerts waits a moment until the alerts that are stored are recorded, too.
+func (r *Recorder) catchUpAlerts(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, maxCatchUp)
+	defer cancel()
+	if _, end, err := r.log.BoundsOf(ctx, r.log.Names().AlertsStream()); err == nil {
+		r.alerted.awaitPos(ctx, end)
+	}
+}
+
 // withLagHint is the error of an answer that lacks something. What wasn't found may be
 // in that.
 func withLagHint(err error, lag wire.Lag) error {

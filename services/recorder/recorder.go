@@ -43,6 +43,7 @@ type Recorder struct {
 
 	recorded progress      // everything up to there is recorded
 	derived  progress      // and what follows from that is derived
+	alerted  progress      // alerts are recorded up to there
 	later    chan struct{} // something was left to derive
 
 	atOnce  bool          // each batch is synced

@@ -1,12 +1,17 @@
 package recorder
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 
 	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/bookmark"
 	"code.wake.dev/wake/internal/budget"
+	"code.wake.dev/wake/internal/history"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder/queries"
 )
@@ -15,7 +20,7 @@ import (
 func (r *Recorder) newService() api.Service {
 	return api.Service{
 		Names: r.log.Names(), Name: name, Logger: r.logger, Tracer: r.log.Tracer(),
-		Endpoints: slices.Concat(r.runEndpoints(), r.fleetEndpoints(), r.deleteEndpoints()),
+		Endpoints: slices.Concat(r.runEndpoints(), r.logEndpoints(), r.fleetEndpoints(), r.deleteEndpoints()),
 	}
 }
 
@@ -55,7 +60,58 @@ func (r *Recorder) runEndpoints() []api.Endpoint {
 			state, err := s.Answers.StateAt(ctx, q)
 			return state, withLagHint(err, lag)
 		}).OfRun(),
+		api.Handle(wire.VerbAlerts, "", func(ctx context.Context, q wire.AlertsRequest, f api.Form) (wire.AlertsResponse, error) {
+			lag := r.catchUp(ctx, &r.derived)
+			r.catchUpAlerts(ctx)
+			alerts, err := s.Answers.Alerts(ctx, q, f.Limit)
+			return alerts, withLagHint(err, lag)
+		}).OfRun(),
 	}
+}
+
+// logEndpoints answers what is asked about one run or two, and isn't in the store.
+func (r *Recorder) logEndpoints() []api.Endpoint {
+	return []api.Endpoint{
+		api.Hold(wire.VerbBookmarks, func(ctx context.Context, q wire.BookmarksRequest, _ api.Form) (answer wire.BookmarksResponse, err error) {
+			if q.Limit < 0 || q.Limit > maxBookmarks {
+				return answer, &wire.APIError{Code: wire.CodeBadRequest, Message: fmt.Sprintf("limit must be between 1 and %d", maxBookmarks)}
+			}
+			run, err := r.findRun(ctx, q.Run)
+			if err == nil {
+				answer.Points, answer.Before, err = bookmark.ListBefore(ctx, r.log, run, q.Before, cmp.Or(q.Limit, defaultBookmarks))
+			}
+			answer.Points = append([]wire.ForkPoint{}, answer.Points...)
+			return answer, err
+		}),
+		api.Hold(wire.VerbDiff, func(ctx context.Context, q wire.DiffRequest, _ api.Form) (answer wire.DiffResponse, err error) {
+			run, err := r.findRun(ctx, q.Run)
+			if err != nil {
+				return answer, err
+			}
+			with, err := r.findRun(ctx, q.With)
+			if err != nil {
+				return answer, err
+			}
+			answer, _, _, err = history.Compare(ctx, r.log, run, with, history.Compared{At: q.At})
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				err = &wire.APIError{Code: wire.CodeTimeout, Message: "these runs take longer to compare than an answer may", Hint: "`wake diff` and the console take their time"}
+			}
+			return answer, err
+		}),
+	}
+}
+
+// Bounds of a page of bookmarks.
+const (
+	defaultBookmarks = 200
+	maxBookmarks     = 1000
+)
+
+// findRun returns the id of the run that a request names.
+func (r *Recorder) findRun(ctx context.Context, name string) (string, error) {
+	lag := r.catchUp(ctx, &r.derived)
+	found, err := r.store.Answers.FindRun(ctx, name)
+	return found.Run, withLagHint(err, lag)
 }
 
 // fleetEndpoints answers what is asked about all runs.

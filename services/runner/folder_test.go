@@ -2,6 +2,7 @@ package runner_test
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/api"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/natstest"
 	"code.wake.dev/wake/internal/workspace"
@@ -98,6 +100,74 @@ func TestForkHasTheFolderOfItsPoint(t *testing.T) {
 		}
 		if got := names(t, state.Workspace); got != "one three two" {
 			t.Errorf("the parent's folder has %s", got)
+		}
+	})
+}
+
+// What is in the folder of a run at a position, and what differs in it at another one, is asked for page by page.
+func TestFolderIsAsked(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", &scripted{play: func(s *session, say func(wire.Payload) bool) {
+			for _, name := range []string{"one", "two"} {
+				input := wire.RawString(name)
+				say(&wire.ToolIntent{ToolName: "Write", ToolInput: input, InputHash: strings.Repeat("0", 64)})
+				for i := range 700 { // of both calls more than fits into an answer
+					file := fmt.Sprintf("%s%03d%s", name, i, strings.Repeat("<", 180)) // which JSON writes as six
+					if err := os.WriteFile(filepath.Join(s.request.Options.Cwd, file), []byte(name), 0o600); err != nil {
+						panic(err)
+					}
+				}
+				say(&wire.AgentTool{ToolName: "Write", ToolInput: input, ToolOutput: wire.RawString("ok")})
+			}
+			say(&wire.AgentComplete{Result: "done"})
+		}}, keeping)
+		b.submit("run1", one)
+		_, entries := b.ended("run1")
+		var at []uint64
+		for _, e := range entries {
+			if e.Event.Type() == wire.TypeWorkspaceSnapshot {
+				at = append(at, e.Pos)
+			}
+		}
+		ask := func(q wire.WorkspaceRequest) (files, changes, pages int) {
+			seen := map[string]bool{}
+			for {
+				pages++
+				r, err := api.Call[wire.WorkspaceResponse](t.Context(), b.log.Conn(), subjects.Default, wire.VerbWorkspace, q)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, f := range r.Content {
+					seen[f.Path] = true
+				}
+				for _, c := range r.Changes {
+					if seen[c.Path] = true; c.Change != "added" || c.B == nil {
+						t.Fatalf("%+v", c)
+					}
+				}
+				files, changes = files+len(r.Content), changes+len(r.Changes)
+				if q.Cursor = r.Cursor; q.Cursor == "" {
+					if len(seen) != files+changes {
+						t.Errorf("%d paths of %d files and %d changes", len(seen), files, changes)
+					}
+					return files, changes, pages
+				}
+			}
+		}
+		if files, _, _ := ask(wire.WorkspaceRequest{Run: "run1", At: at[0]}); files != 700 {
+			t.Errorf("%d files after the first call", files)
+		}
+		if files, _, pages := ask(wire.WorkspaceRequest{Run: "run1"}); files != 1400 || pages < 2 {
+			t.Errorf("%d files in %d pages", files, pages)
+		}
+		if _, changes, _ := ask(wire.WorkspaceRequest{Run: "run1", At: at[0], Diff: at[1]}); changes != 700 {
+			t.Errorf("%d changes", changes)
+		}
+		for _, q := range []wire.WorkspaceRequest{{Run: "none"}, {Run: "_"}, {Run: "run1", Cursor: "x"}, {Run: "run1", Cursor: "1 of another"}} {
+			if _, err := api.Call[wire.WorkspaceResponse](t.Context(), b.log.Conn(), subjects.Default, wire.VerbWorkspace, q); err == nil {
+				t.Errorf("%+v is answered", q)
+			}
 		}
 	})
 }

@@ -3,9 +3,14 @@ package runner
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strconv"
+	"strings"
 
 	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/history"
 	"code.wake.dev/wake/internal/workspace"
+	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -15,7 +20,87 @@ func (r *Runner) servePacks(ctx context.Context, store *workspace.Store) error {
 		api.Hold(wire.VerbPack, func(ctx context.Context, q wire.PackRequest, f api.Form) (wire.PieceResponse, error) {
 			return packPiece(ctx, store, q, f)
 		}),
+		api.Hold(wire.VerbWorkspace, func(ctx context.Context, q wire.WorkspaceRequest, f api.Form) (wire.WorkspaceResponse, error) {
+			return r.listFolder(ctx, store, q, f)
+		}),
 	}}.Run(ctx, r.log.Conn())
+}
+
+// listFolder returns as much of what is in the folder of a run, or of what differs in it, as fits.
+func (r *Runner) listFolder(ctx context.Context, store *workspace.Store, q wire.WorkspaceRequest, f api.Form) (wire.WorkspaceResponse, error) {
+	answer := wire.WorkspaceResponse{RunID: q.Run}
+	folder, err := r.folderAt(ctx, q.Run, q.At)
+	if err != nil {
+		return answer, err
+	}
+	shown := folder.Snapshot.ID
+	var sizes []int // of what is listed, as JSON at most
+	if q.Diff == 0 {
+		if err := folder.List(ctx, store.Reader); err != nil {
+			return answer, err
+		}
+		answer.Snapshot, answer.Tree, answer.Working, answer.Content = folder.Snapshot, folder.Tree, folder.Working, folder.Content
+		for _, file := range folder.Content {
+			sizes = append(sizes, sizeOf(&file))
+		}
+	} else {
+		other, err := r.folderAt(ctx, q.Run, q.Diff)
+		if err != nil {
+			return answer, err
+		}
+		changes, err := history.CompareFolders(ctx, store.Reader, folder.Snapshot, other.Snapshot)
+		if err != nil {
+			return answer, err
+		}
+		shown += " " + other.Snapshot.ID
+		answer.A, answer.B, answer.Changes = changes.A, changes.B, changes.Changes
+		for _, c := range changes.Changes {
+			sizes = append(sizes, 6*len(c.Path)+sizeOf(c.A)+sizeOf(c.B))
+		}
+	}
+	from := 0
+	if q.Cursor != "" {
+		number, of, _ := strings.Cut(q.Cursor, " ")
+		if from, err = strconv.Atoi(number); err != nil || from < 0 || from > len(sizes) || of != shown {
+			return answer, &wire.APIError{Code: wire.CodeBadRequest, Message: "cursor is of another folder, or of what it was before", Hint: "begin with the first page"}
+		}
+	}
+	to := from
+	for room := f.Limit - 64<<10; to < len(sizes) && (room >= sizes[to] || to == from); to++ { // the rest is for snapshots, which tell what was left out
+		room -= sizes[to]
+	}
+	if q.Diff == 0 {
+		answer.Content = answer.Content[from:to]
+	} else {
+		answer.Changes = answer.Changes[from:to]
+	}
+	if to < len(sizes) {
+		answer.Cursor = fmt.Sprint(to, " ", shown)
+	}
+	return answer, nil
+}
+
+// folderAt returns the folder of a run as of a position, 0 for the present.
+func (r *Runner) folderAt(ctx context.Context, run string, at uint64) (history.Folder, error) {
+	if err := subjects.CheckID(run); err != nil {
+		return history.Folder{}, &wire.APIError{Code: wire.CodeBadRequest, Message: fmt.Sprintf("run: %v", err)}
+	}
+	state, err := history.StateAt(ctx, r.log, run, at)
+	if err == nil && state.Position.Seq == 0 {
+		err = &wire.APIError{Code: wire.CodeRunNotFound, Message: "there is no run of this id, or it had not begun there", Hint: "see `wake runs` for the runs there are"}
+	}
+	if err != nil {
+		return history.Folder{}, err
+	}
+	return history.FolderOf(ctx, r.log, state)
+}
+
+// sizeOf is what a file takes in an answer at most: JSON writes a byte as up to six.
+func sizeOf(f *wire.FolderFile) int {
+	if f == nil {
+		return 0
+	}
+	return 100 + 6*(len(f.Path)+len(f.Target))
 }
 
 // packPiece returns as much of a pack as fits. A pack is about as large as an answer.

@@ -347,7 +347,7 @@ func (w *writer) recordCheckpoint(r *runRow, n *nodeRow, pos uint64, e *wire.Eve
 	case wire.CheckpointSubturn:
 		t.Own = true
 		index, call = p.SubIdx, &e.CallID
-	case wire.CheckpointSFP, wire.CheckpointLabelled:
+	case wire.CheckpointSFP, wire.CheckpointLabelled, wire.CheckpointNode:
 	}
 	w.queueRow(addCheckpoint, &table.ChatCheckpoint{
 		Pos: pos, Run: r.ID, Node: n.ID, Seq: e.Seq, Session: session, Agent: cmp.Or(e.AgentID, n.Node.Node), Turn: turn, Last: t.Last,

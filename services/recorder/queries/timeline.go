@@ -43,7 +43,7 @@ func (a *Answers) drawTimeline(ctx context.Context, q wire.TimelineRequest, now 
 	case q.From < 0 || q.To < 0 || q.To > 0 && q.To <= q.From:
 		return r, request.Bad("from must be before to, both in Unix ms")
 	}
-	of, err := a.resolveRun(ctx, q.Run)
+	of, err := a.FindRun(ctx, q.Run)
 	if err != nil {
 		return r, err
 	}
@@ -76,8 +76,8 @@ func (a *Answers) drawTimeline(ctx context.Context, q wire.TimelineRequest, now 
 	}
 }
 
-// resolveRun finds a run in a transaction of its own.
-func (a *Answers) resolveRun(ctx context.Context, name string) (request.Target, error) {
+// FindRun finds the run that a request names, in a transaction of its own.
+func (a *Answers) FindRun(ctx context.Context, name string) (request.Target, error) {
 	t, err := a.View(ctx)
 	if err != nil {
 		return request.Target{}, err

@@ -1,0 +1,166 @@
+package recorder_test
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/logtest"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder"
+)
+
+// ask sends a request as `nats req` does, and returns the answer.
+func (p *plant) ask(verb, body string) (answer map[string]any) {
+	p.t.Helper()
+	m, err := p.nc.RequestWithContext(p.t.Context(), "wake.api."+verb, []byte(body))
+	if err == nil {
+		err = json.Unmarshal(m.Data, &answer)
+	}
+	if err != nil {
+		p.t.Fatalf("%s %s: %v", verb, body, err)
+	}
+	return answer
+}
+
+// field is a value in an answer.
+func field(v any, path ...any) any {
+	for _, p := range path {
+		switch p := p.(type) {
+		case string:
+			m, _ := v.(map[string]any)
+			v = m[p]
+		case int:
+			list, _ := v.([]any)
+			if p >= len(list) {
+				return nil
+			}
+			v = list[p]
+		}
+	}
+	return v
+}
+
+// All that is known of a run is asked for in JSON: its alerts, the points at which it can be forked, in what it differs from another
+// one; what calls were given and answered, also if it is large; its flow with how far it is, its ancestors and what comes from it.
+func TestVerbsOfRuns(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		p := newPlant(t)
+		p.record(recorder.Config{})
+		logtest.Serve(t, p.log)
+		definition := mustRaw(t, map[string]any{
+			"nodes": []any{map[string]any{"id": "coder", "type": "agent"}, map[string]any{"id": "test", "type": "exec"}},
+			"edges": []any{map[string]any{"from": "coder", "to": "test"}},
+		})
+		large := strings.Repeat("a large output ", 10_000)
+		var call, end uint64
+		state := map[string]wire.Raw{}
+		for _, run := range []string{"r1", "r2"} {
+			flow := p.claim(run, wire.RunNode)
+			agent := p.claim(run, "coder")
+			p.write(flow, &wire.Event{Payload: &wire.FlowStart{FlowName: "build", Definition: definition, DefinitionHash: "h"}},
+				&wire.Event{ExecID: "coder#1", Payload: &wire.NodeScheduled{Target: "coder", Attempt: 1}})
+			pos := p.write(agent, &wire.Event{ExecID: "coder#1", Payload: &wire.NodeStart{NodeType: "agent", Attempt: 1}},
+				&wire.Event{ExecID: "coder#1", SessionID: "s-" + run, Payload: &wire.AgentStart{Prompt: wire.RawString("Build it.")}},
+				&wire.Event{ExecID: "coder#1", CallID: "c1", Payload: &wire.AgentTool{ToolName: "Bash", ToolInput: mustRaw(t, map[string]any{"command": "make " + run}), ToolOutput: wire.RawString(large)}})
+			if run == "r1" {
+				call = pos
+			}
+			end = pos
+			p.until(pos)
+			s, err := api.Call[wire.StateResponse](t.Context(), p.nc, subjects.Default, wire.VerbState, wire.StateRequest{Run: run})
+			if err != nil {
+				t.Fatal(err)
+			}
+			state[run] = s.State
+		}
+		fork := p.claim("r3", wire.RunNode)
+		p.until(p.write(fork, &wire.Event{Payload: &wire.RunForked{ParentRun: "r1", ParentPos: call, State: state["r1"]}}))
+		for i := range 3 {
+			p.alert(fmt.Sprint("key", i), wire.Alert{Kind: "stuck", Severity: wire.SeverityWarning, RunID: "r1", NodeID: "coder", Label: "coder", Timestamp: int64(i), Text: fmt.Sprint("alert ", i), Data: wire.Null})
+		}
+		p.alert("other", wire.Alert{Kind: "stuck", Severity: wire.SeverityInfo, RunID: "r2", NodeID: "coder", Label: "coder", Timestamp: 9, Text: "another's", Data: wire.Null})
+
+		first := p.ask("alerts", `{"run":"r1","limit":2}`)
+		next := p.ask("alerts", fmt.Sprintf(`{"run":"r1","limit":2,"before":%v}`, field(first, "before")))
+		if got := fmt.Sprint(field(first, "alerts", 0, "text"), field(first, "alerts", 1, "text"), field(next, "alerts", 0, "text"), field(next, "alerts", 1), field(next, "before")); got != "alert 2alert 1alert 0<nil> <nil>" {
+			t.Errorf("alerts %s", got)
+		}
+		if all := p.ask("alerts", `{}`); field(all, "alerts", 0, "text") != "another's" || field(all, "alerts", 3, "text") != "alert 0" {
+			t.Errorf("alerts of all: %v", all)
+		}
+
+		points := p.ask("bookmarks", `{"run":"r3"}`)
+		var labels []string
+		for _, point := range field(points, "points").([]any) {
+			labels = append(labels, fmt.Sprint(field(point, "run"), " ", field(point, "label")))
+		}
+		if !slices.Contains(labels, "r1 coder#1:start") || !slices.Contains(labels, "r1 sfp-2") {
+			t.Errorf("points of the fork: %v", labels)
+		}
+		last := p.ask("bookmarks", `{"run":"r1","limit":1}`)
+		before := p.ask("bookmarks", fmt.Sprintf(`{"run":"r1","limit":1,"before":%v}`, field(last, "before")))
+		if field(last, "points", 0, "position") != float64(call) || field(before, "points", 0, "position").(float64) >= float64(call) {
+			t.Errorf("page by page: %v, %v", last, before)
+		}
+
+		d := p.ask("diff", `{"run":"r1","with":"r2"}`)
+		if field(d, "same") != false || field(d, "parted", "node") != "coder" || field(d, "parted", "a", "text") != "make r1" || field(d, "parted", "b", "text") != "make r2" || field(d, "tools", 0, "input") != "make r1" {
+			t.Errorf("diff %v", d)
+		}
+		if d := p.ask("diff", fmt.Sprintf(`{"run":"r1","with":"r2","at":%d}`, call-1)); field(d, "parted") == nil || field(d, "tools", 0) != nil {
+			t.Errorf("as it was: %v", d)
+		}
+		if d := p.ask("diff", `{"run":"r1","with":"r3"}`); field(d, "common", "position") != float64(call) {
+			t.Errorf("with its fork: %v", d)
+		}
+
+		e := p.ask("events", fmt.Sprintf(`{"run":"r1","from":%d,"to":%d}`, call, call))
+		if field(e, "events", 0, "event", "toolInput", "command") != "make r1" || field(e, "events", 1) != nil {
+			t.Errorf("the call: %v", e)
+		}
+		sum, _ := field(e, "events", 0, "event", "blobs", 0, "sha256").(string)
+		var whole []byte
+		for size := 1.0; float64(len(whole)) < size; {
+			piece := p.ask("blob", fmt.Sprintf(`{"run":"r1","sha256":%q,"offset":%d}`, sum, len(whole)))
+			data, err := base64.StdEncoding.DecodeString(fmt.Sprint(field(piece, "data")))
+			if err != nil || len(data) == 0 {
+				t.Fatalf("what it has answered: %.200v, %v", piece, err)
+			}
+			whole, size = append(whole, data...), field(piece, "size").(float64)
+		}
+		if text, _ := wire.Raw(whole).Text(); text != large {
+			t.Errorf("%d bytes of what it has answered", len(whole))
+		}
+
+		s := p.ask("state", fmt.Sprintf(`{"run":"r1","at":%d}`, end))
+		if field(s, "state", "definition", "edges", 0, "to") != "test" || field(s, "state", "nodeStatus", "coder") != "running" {
+			t.Errorf("the flow: %v", s)
+		}
+		if s := p.ask("state", `{"run":"r3"}`); field(s, "state", "lineage", 0, "runId") != "r1" || field(s, "state", "lineage", 0, "position") != float64(call) {
+			t.Errorf("ancestors: %v", field(s, "state", "lineage"))
+		}
+		if r := p.ask("runs", `{"ancestor":"r1"}`); field(r, "runs", 0, "runId") != "r3" || field(r, "runs", 1) != nil {
+			t.Errorf("what comes from it: %v", r)
+		}
+
+		for verb, body := range map[string]string{
+			"alerts": `{"run":"none"}`, "bookmarks": `{"run":"none"}`, "diff": `{"run":"r1","with":"none"}`,
+		} {
+			if code := field(p.ask(verb, body), "error", "code"); code != string(wire.CodeRunNotFound) {
+				t.Errorf("%s %s: %v", verb, body, code)
+			}
+		}
+		for verb, body := range map[string]string{"alerts": `{"limit":1001}`, "bookmarks": `{"run":"r1","limit":-1}`} {
+			if code := field(p.ask(verb, body), "error", "code"); code != string(wire.CodeBadRequest) {
+				t.Errorf("%s %s: %v", verb, body, code)
+			}
+		}
+	})
+}
