@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/native"
 	"code.wake.dev/wake/internal/agent/native/apitest"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/health"
@@ -858,33 +860,52 @@ func TestPersistTimeout(t *testing.T) {
 	}
 }
 
-// TestSilentStorage has a server say nothing, with its connection open: it is away like one that is gone. What only reads begins
-// soon, also if the log is the agent's memory.
+// TestSilentStorage has a server say nothing for a minute, with its connection open: it is away like one that is gone. What only reads begins
+// soon, also if the log is the agent's memory, and when the server is back that is on record at once.
 func TestSilentStorage(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
-		r1 := b.native("r1", t.TempDir(), &apitest.Script{ByTurn: true, Replies: []apitest.Reply{
-			apitest.Message(apitest.Text("I look."), apitest.Call("t0", "glob", `{"pattern":"x"}`)),
-			apitest.Message(apitest.Text("Nothing.")),
-		}})
+		script := &apitest.Script{}
+		for i := range 30 {
+			script.Replies = append(script.Replies, apitest.Message(apitest.Call(fmt.Sprint("t", i), "glob", `{"pattern":"x"}`)))
+		}
+		script.Replies = append(script.Replies, apitest.Message(apitest.Text("Nothing.")))
+		p := &native.Provider{Environ: []string{"ANTHROPIC_API_KEY=k"}, Client: &http.Client{Transport: thinking{script}}}
+		r1 := b.process("r1", nil, func(c *runner.Config) { c.Providers = map[string]agent.Provider{"native": p} })
 		r1.gate.delay(string(wire.TypeCheckpoint), time.Minute)
 		b.submit("run1", strings.Replace(one, `prompt: "a"`, `provider: native, model: m, prompt: "a"`, 1))
 		state, entries := b.ended("run1")
-		if state.Result != wire.FlowStatusComplete || count(entries, wire.TypeStorageFailure) != 1 || count(entries, wire.TypeAgentStart) != 1 {
+		if state.Result != wire.FlowStatusComplete || count(entries, wire.TypeAgentStart) != 1 {
 			t.Errorf("run ended as %s (%s):\n%s", state.Result, state.Error, story(entries))
 		}
-		var asked int64
+		var silent, begun int64
 		for _, e := range entries {
-			switch e.Event.Type() {
-			case wire.TypeCheckpoint:
-				asked = cmp.Or(asked, e.Event.Timestamp)
-			case wire.TypeToolState:
-				if late := e.Event.Timestamp - asked; late > 3000 {
-					t.Errorf("the call began %d ms late", late)
+			switch p := e.Event.Payload.(type) {
+			case *wire.Checkpoint:
+				silent = cmp.Or(silent, e.Event.Timestamp)
+			case *wire.ToolState:
+				begun = cmp.Or(begun, e.Event.Timestamp)
+			case *wire.StorageFailure:
+				if took := p.UntilMs - p.SinceMs; p.SinceMs != silent || took < 60_000 || took > 70_000 {
+					t.Errorf("silent from %d on, and on record is that it was from %d until %d", silent, p.SinceMs, p.UntilMs)
 				}
 			}
 		}
+		if late := begun - silent; late < 0 || late > 3000 {
+			t.Errorf("the call began %d ms late", late)
+		}
+		if n := count(entries, wire.TypeStorageFailure); n != 1 {
+			t.Errorf("%d times away:\n%s", n, story(entries))
+		}
 	})
+}
+
+// thinking is a model that takes its time.
+type thinking struct{ http.RoundTripper }
+
+func (m thinking) RoundTrip(r *http.Request) (*http.Response, error) {
+	<-time.After(3 * time.Second)
+	return m.RoundTripper.RoundTrip(r)
 }
 
 // Runs that are asked for while runners come and go are all done, once each.

@@ -80,14 +80,16 @@ func (l *nodeLog) recordEvents(ctx context.Context, events ...*wire.Event) error
 // storage is away, only what the agent can't go on without is waited for: all waits of an outage
 // together are bounded as one.
 func (l *nodeLog) putEvents(ctx context.Context, last *wire.Event, events []*wire.Event) error {
+	if !l.away.IsZero() && !l.isAway() && l.isStored() {
+		if err := l.noteReturn(ctx); err != nil {
+			return err
+		}
+	}
 	if l.away.IsZero() && l.isAway() {
 		l.away = time.Now()
 	}
 	if !l.isAwaited(last) || !l.away.IsZero() && !mustStore(last) {
-		if err := l.enqueueAll(ctx, events); err != nil || l.away.IsZero() || !l.isStored() {
-			return err
-		}
-		return l.noteReturn(ctx)
+		return l.enqueueAll(ctx, events)
 	}
 	start, limit := time.Now(), l.cfg.PersistTimeout-l.waited
 	if !mustStore(last) { // a server that says nothing is away, too
