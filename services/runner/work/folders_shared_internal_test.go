@@ -3,8 +3,10 @@ package work
 import (
 	"context"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -26,24 +28,46 @@ type sharing struct {
 	dir  string
 	kept *keptFolder
 	a, b *nodeLog
-	away *nats.Conn // of node a
+	cut  func() // node a off from the server
+}
+
+// cuttable is a server that takes no connection any more once it is cut off.
+type cuttable struct {
+	*natstest.Server
+
+	isCut atomic.Bool
+}
+
+func (c *cuttable) InProcessConn() (net.Conn, error) {
+	if c.isCut.Load() {
+		return nil, errors.New("cut off")
+	}
+	return c.Server.InProcessConn()
 }
 
 func newSharing(t *testing.T) *sharing {
 	server := natstest.New(t)
 	nc := server.Conn(t)
 	logtest.Init(t, nc, topology.Config{})
-	log, away := logtest.Open(t, nc), server.Conn(t)
+	way := &cuttable{Server: server}
+	log, away := logtest.Open(t, nc), server.Conn(t, nats.InProcessServer(way))
 	store, err := workspace.Open(t.Context(), log.JetStream(), subjects.Default, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &sharing{t: t, log: log, dir: t.TempDir(), away: away}
+	s := &sharing{t: t, log: log, dir: t.TempDir()}
+	s.cut = func() {
+		way.isCut.Store(true)
+		if err := away.ForceReconnect(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	var all folders
 	x := &execution{cfg: &Config{Kept: store, Process: "p"}, offer: wire.NodeOffer{RunID: "run1"}, workdir: workdir{path: s.dir}, state: &wire.State{}}
 	s.kept = all.open(x, unknownFolder)
 	s.a = &nodeLog{writer: logtest.Claim(t, logtest.Open(t, away), "run1", "a")}
 	s.b = &nodeLog{writer: logtest.Claim(t, log, "run1", "b")}
+	t.Cleanup(away.Close) // else the end of its log waits
 	return s
 }
 
@@ -103,7 +127,7 @@ func TestSnapshotsHoldInTheOrderInWhichTheyAreTaken(t *testing.T) {
 // What one node has found in the folder is said by another one, too, as long as the log doesn't have it: that has its result recorded first.
 func TestSnapshotOnTheWayIsSaidAgain(t *testing.T) {
 	s := newSharing(t)
-	s.away.Close()
+	s.cut()
 	first := s.write("a", s.a)
 	if err := s.a.writer.Enqueue(t.Context(), &wire.Event{Payload: first.snapshot}); err != nil {
 		t.Fatal(err)
