@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -18,8 +19,11 @@ type meter struct {
 	out          io.Writer // nil: no reader looks
 	json         bool
 	verb, unit   string
+	part         string // what of it is under way; "": all of it
+	files        string // how many of these are done, for people; "": there are none
 	begun, shown time.Time
 	done, of     int64 // of: 0: how much there is isn't known
+	open         bool  // its line is on the terminal
 }
 
 // The time between two lines of a meter, and before the first.
@@ -67,7 +71,7 @@ func (m *meter) show() {
 		return
 	}
 	m.shown = time.Now()
-	p := progress{Verb: m.verb, Done: m.done, Of: m.of, Unit: m.unit, PerSecond: float64(m.done) / max(time.Since(m.begun).Seconds(), 0.001)}
+	p := progress{Verb: m.verb, Part: m.part, Done: m.done, Of: m.of, Unit: m.unit, PerSecond: float64(m.done) / max(time.Since(m.begun).Seconds(), 0.001)}
 	if m.of > m.done && p.PerSecond > 0 {
 		p.LeftSeconds = float64(m.of-m.done) / p.PerSecond
 	}
@@ -75,13 +79,14 @@ func (m *meter) show() {
 		writeProgress(m.out, p)
 		return
 	}
+	m.open = true
 	amount := func(n int64) string {
 		if m.unit == unitBytes {
 			return bytesText(uint64(max(n, 0)))
 		}
 		return fmt.Sprint(n)
 	}
-	text := fmt.Sprintf("%s: %s", m.verb, amount(m.done))
+	text := cmp.Or(m.part, m.verb) + ": " + m.files + amount(m.done)
 	if m.of > 0 {
 		text += " of " + amount(m.of)
 	}
@@ -102,10 +107,21 @@ func writeProgress(w io.Writer, p progress) {
 	}
 }
 
-// eraseLine removes the line.
+// eraseLine removes the line, which may come again.
 func (m *meter) eraseLine() {
-	if m.out != nil && !m.json && m.shown.After(m.begun.Add(meterPause)) {
+	if m.open {
+		m.open = false
 		_, _ = io.WriteString(m.out, "\r\x1b[K")
+	}
+}
+
+// conclude shows how much was done, for good.
+func (m *meter) conclude(done, of int64) {
+	m.shown = time.Time{}
+	m.note(done, of)
+	if m.open {
+		m.open = false
+		_, _ = io.WriteString(m.out, "\n")
 	}
 }
 

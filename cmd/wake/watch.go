@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"time"
@@ -11,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"code.wake.dev/wake/internal/service"
 	sessions "code.wake.dev/wake/internal/session"
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/services/watcher"
@@ -82,11 +80,12 @@ func (a hostVerbs) newWatcher(o *watchOptions) constructor {
 		if err != nil {
 			return nil, err
 		}
-		m := &watchMeter{screen: !a.json && service.IsTerminal(a.errOut), json: a.json, out: a.errOut}
+		m := a.newMeter("watch", unitBytes)
+		m.part, m.shown = "history", time.Time{}
 		return watcher.New(watcher.Config{
-			ID: "watch-" + id, Folders: folders, Since: o.since, Idle: o.idle, Prices: prices, Progress: m.showProgress,
+			ID: "watch-" + id, Folders: folders, Since: o.since, Idle: o.idle, Prices: prices, Progress: m.showHistory,
 			Begun: func(run string, labels map[string]string) {
-				m.eraseMeter()
+				m.eraseLine()
 				if a.json {
 					_ = a.printJSON(map[string]any{"runId": run, "labels": labels})
 					return
@@ -98,41 +97,15 @@ func (a hostVerbs) newWatcher(o *watchOptions) constructor {
 	}
 }
 
-// watchMeter shows how far the history is.
-type watchMeter struct {
-	out    io.Writer
-	screen bool
-	json   bool
-	shown  time.Time
-	open   bool // its line is there
-}
-
-func (m *watchMeter) showProgress(p watcher.Progress) {
-	over := p.DoneFiles == p.Files
-	if m.json && p.Files > 0 && (over || time.Since(m.shown) >= jsonPause) {
-		m.shown = time.Now()
-		writeProgress(m.out, progress{Verb: "watch", Part: "history", Done: p.DoneBytes, Of: p.Bytes, Unit: unitBytes, PerSecond: float64(p.DoneBytes) / max(p.Elapsed.Seconds(), 0.001)})
-	}
-	if !m.screen || p.Files == 0 || !over && time.Since(m.shown) < meterPause {
-		return
-	}
-	m.shown, m.open = time.Now(), !over
-	rate := float64(p.DoneBytes) / max(p.Elapsed.Seconds(), 0.001)
-	rest := ""
-	if rate > 0 && !over {
-		rest = ", " + (time.Duration(float64(p.Bytes-p.DoneBytes)/rate) * time.Second).Round(time.Second).String() + " left"
-	}
-	end := ""
-	if over {
-		end = "\n"
-	}
-	_, _ = fmt.Fprintf(m.out, "\r\x1b[Khistory: %d of %d files, %d of %d MB, %.1f MB/s%s%s", p.DoneFiles, p.Files, p.DoneBytes>>20, p.Bytes>>20, rate/(1<<20), rest, end)
-}
-
-// eraseMeter removes the line, which comes again.
-func (m *watchMeter) eraseMeter() {
-	if m.open {
-		m.open = false
-		_, _ = io.WriteString(m.out, "\r\x1b[K")
+// showHistory shows how far the history of the sessions is.
+func (m *meter) showHistory(p watcher.Progress) {
+	m.begun = time.Now().Add(-p.Elapsed)
+	m.files = fmt.Sprintf("%d of %d files, ", p.DoneFiles, p.Files)
+	switch p.Files {
+	case 0:
+	case p.DoneFiles:
+		m.conclude(p.DoneBytes, p.Bytes)
+	default:
+		m.note(p.DoneBytes, p.Bytes)
 	}
 }
