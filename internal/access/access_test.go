@@ -29,7 +29,7 @@ type site struct {
 
 func newSite(t *testing.T) *site {
 	t.Helper()
-	keys, err := access.NewKeys(subjects.Default)
+	keys, err := access.Keys{}.Renew(subjects.Default)
 	if err != nil {
 		t.Fatal(err)
 	}

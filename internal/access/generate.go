@@ -44,9 +44,6 @@ func (a Account) SeedName() string {
 	return "account-" + string(a)
 }
 
-// NewKeys makes the operator, the system account and the accounts of an installation.
-func NewKeys(n subjects.Names) (Keys, error) { return Keys{}.Renew(n) }
-
 // Renew signs the accounts of an installation again, so that each role may do what it
 // may today, and makes the keys that it lacks. What is stored belongs to the keys of
 // accounts and stays; so do users of accounts, unless their role has moved to another

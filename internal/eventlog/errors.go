@@ -77,7 +77,6 @@ const (
 	codeTooLarge      = 10054 // message larger than the stream allows
 	codeWrongLast     = 10071 // the expectation doesn't hold
 	codeStoreFailed   = 10077 // stream full, as far as a publisher can see
-	codeInFlight      = 10164 // another expectation on the subject is in flight
 	codeNoBatches     = 10174 // the stream doesn't allow atomic batches
 	codeIncomplete    = 10176 // the server lacks events of the batch
 	codeBatchTooLarge = 10199

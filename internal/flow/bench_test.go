@@ -15,7 +15,7 @@ func BenchmarkDecideNothing(b *testing.B) {
 	dr := row(b, 50)
 	b.ReportAllocs()
 	for b.Loop() {
-		if d, err := flow.Decide(dr.d, dr.s, dr.now); err != nil || len(d.Events) > 0 {
+		if d, err := flow.Decide(dr.d, dr.s, dr.now, nil); err != nil || len(d.Events) > 0 {
 			b.Fatal(len(d.Events), err)
 		}
 	}
@@ -27,7 +27,7 @@ func BenchmarkDecideNext(b *testing.B) {
 	dr.do(`n48 completes {"text":"done"}`)
 	b.ReportAllocs()
 	for b.Loop() {
-		if d, err := flow.Decide(dr.d, dr.s, dr.now); err != nil || len(d.Events) != 2 {
+		if d, err := flow.Decide(dr.d, dr.s, dr.now, nil); err != nil || len(d.Events) != 2 {
 			b.Fatal(len(d.Events), err)
 		}
 	}
@@ -79,7 +79,7 @@ edges:
 	dr.do("each/7 completes 1")
 	b.ReportAllocs()
 	for b.Loop() {
-		if d, err := flow.Decide(dr.d, dr.s, dr.now); err != nil || len(d.Events) > 0 {
+		if d, err := flow.Decide(dr.d, dr.s, dr.now, nil); err != nil || len(d.Events) > 0 {
 			b.Fatal(len(d.Events), err)
 		}
 	}

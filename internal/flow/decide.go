@@ -26,12 +26,8 @@ type Decision struct {
 //
 // Large values that the log keeps elsewhere have to be in the state; see
 // [run.Inline]. Only a state that the definition can't have led to is an error.
-func Decide(d *Definition, s *wire.State, now int64) (Decision, error) {
-	return DecideWithin(d, s, now, nil)
-}
-
-// DecideWithin is [Decide] for a run that something stops; nil: nothing does.
-func DecideWithin(d *Definition, s *wire.State, now int64, stop *Stop) (Decision, error) {
+// stop says what stops the run; nil: nothing does.
+func Decide(d *Definition, s *wire.State, now int64, stop *Stop) (Decision, error) {
 	if s.Status != wire.RunRunning || s.Imported != "" {
 		return Decision{}, nil
 	}

@@ -74,7 +74,7 @@ func (dr *driver) settle() {
 func (dr *driver) decide() []*wire.Event {
 	dr.t.Helper()
 	before := encode(dr.t, dr.s)
-	decision, err := flow.Decide(dr.d, dr.s, dr.now)
+	decision, err := flow.Decide(dr.d, dr.s, dr.now, nil)
 	if err != nil {
 		dr.t.Fatal(err)
 	}

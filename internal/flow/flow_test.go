@@ -159,12 +159,12 @@ func TestDecideRefusesAnotherDefinition(t *testing.T) {
 		t.Fatal(err)
 	}
 	dr := start(t, one, wire.RunRequest{})
-	if _, err := flow.Decide(two, dr.s, 1); err == nil {
+	if _, err := flow.Decide(two, dr.s, 1, nil); err == nil {
 		t.Error("a state of another definition was accepted")
 	}
 	for _, line := range []string{"pause", "resume"} {
 		dr.do(line)
-		d, err := flow.Decide(one, dr.s, 1)
+		d, err := flow.Decide(one, dr.s, 1, nil)
 		if want := map[string]int{"pause": 0, "resume": 1}[line]; err != nil || len(d.Events) != want {
 			t.Errorf("after %s: %d events, %v", line, len(d.Events), err)
 		}

@@ -44,7 +44,6 @@ package run
 
 import (
 	"fmt"
-	"iter"
 	"maps"
 	"slices"
 
@@ -116,18 +115,6 @@ func Decode(b []byte) (*wire.State, error) {
 		return nil, fmt.Errorf("run: snapshot: %w: %d", wire.ErrVersion, s.V)
 	}
 	completeState(s)
-	return s, nil
-}
-
-// Fold returns the state that the events make of a new run. It stops at the
-// first event that is refused and returns what there is before it.
-func Fold(runID string, events iter.Seq2[wire.Position, *wire.Event]) (*wire.State, error) {
-	s := New(runID)
-	for pos, e := range events {
-		if err := Apply(s, pos, e); err != nil {
-			return s, err
-		}
-	}
 	return s, nil
 }
 

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"iter"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -252,28 +251,6 @@ func TestCloneSharesNothingThatChanges(t *testing.T) {
 		history{h.events[cut:]}.fold(t, run.Clone(s))
 		if !bytes.Equal(before, encode(t, s)) {
 			t.Fatalf("folding a clone from event %d on changed the original", cut)
-		}
-	}
-}
-
-func TestFoldStopsAtTheFirstRefusal(t *testing.T) {
-	h := parseHistory(t, []byte(`
-{"type":"run:claimed"}
-{"type":"flow:resumed"}
-{"type":"flow:start","flowName":"f","definition":{},"definitionHash":"h"}
-`))
-	s, err := run.Fold("r1", h.all())
-	if err == nil || s.EventCount != 1 {
-		t.Errorf("got %d events and %v", s.EventCount, err)
-	}
-}
-
-func (h history) all() iter.Seq2[wire.Position, *wire.Event] {
-	return func(yield func(wire.Position, *wire.Event) bool) {
-		for _, ev := range h.events {
-			if !yield(ev.pos, ev.e) {
-				return
-			}
 		}
 	}
 }

@@ -69,13 +69,6 @@ func TestForged(t *testing.T) {
 	}
 	same(t, loaded.State, s)
 
-	if err := store.Delete(t.Context(), "r1"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := store.Load(t.Context(), "r1"); !errors.Is(err, snapshot.ErrNotFound) {
-		t.Errorf("deleted: %v", err)
-	}
-	save(t, store, s, snapshot.Stored{})
 	other := stamped(t, log, seal.NewStamp())
 	if _, _, err := snapshot.Load(t.Context(), other, "r1"); !errors.Is(err, snapshot.ErrUnusable) {
 		t.Errorf("by another key: %v", err)

@@ -190,21 +190,3 @@ func (s *Store) Save(ctx context.Context, state *wire.State, old Stored) (Stored
 	}
 	return saved, nil
 }
-
-// Delete removes the snapshot of a run, if there is one.
-func (s *Store) Delete(ctx context.Context, runID string) error {
-	stored, err := readStored(ctx, s.log, s.valueReader(ctx, runID))
-	if errors.Is(err, ErrNotFound) {
-		return nil
-	}
-	if err != nil && !errors.Is(err, ErrUnusable) {
-		return fmt.Errorf("snapshot: delete run %s: %w", runID, err)
-	}
-	if err := s.kv.Purge(ctx, s.log.Names().SnapshotKey(runID)); err != nil {
-		return fmt.Errorf("snapshot: delete run %s: %w", runID, err)
-	}
-	if stored.blob != "" {
-		s.dropBlob(ctx, stored.blob)
-	}
-	return nil
-}

@@ -52,13 +52,6 @@ func TestSaveAndLoad(t *testing.T) {
 	if _, err := store.Save(t.Context(), s, snapshot.Stored{}); !errors.Is(err, snapshot.ErrConflict) {
 		t.Errorf("Save of no revision: %v", err)
 	}
-	if err := store.Delete(t.Context(), "r1"); err != nil {
-		t.Fatal(err)
-	}
-	if _, ok, err := snapshot.Load(t.Context(), log, "r1"); ok || err != nil {
-		t.Errorf("Load after Delete: %t, %v", ok, err)
-	}
-	save(t, store, s, snapshot.Stored{})
 }
 
 // A large state is an object, and there is one of each run.
@@ -88,12 +81,6 @@ func TestLargeState(t *testing.T) {
 	}
 	if names := objects(t, log); len(names) != 1+4 { // the state, and each patch
 		t.Errorf("objects %v", names)
-	}
-	if err := store.Delete(t.Context(), "r1"); err != nil {
-		t.Fatal(err)
-	}
-	if names := objects(t, log); len(names) != 4 {
-		t.Errorf("objects %v after Delete", names)
 	}
 }
 

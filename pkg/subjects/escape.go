@@ -79,14 +79,6 @@ func Unescape(token string) (string, error) {
 	return string(id), nil
 }
 
-// CheckToken fails with [ErrToken] if [Escape] yields token for no id.
-func CheckToken(token string) error {
-	if _, err := Unescape(token); err != nil && !errors.Is(err, ErrHashed) {
-		return err
-	}
-	return nil
-}
-
 // isPlain reports whether c stands for itself in a token.
 func isPlain(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == '-'

@@ -71,9 +71,6 @@ func TestHashedTokenAsID(t *testing.T) {
 	if _, err := subjects.Unescape(token); !errors.Is(err, subjects.ErrHashed) {
 		t.Errorf("Unescape = %v, want ErrHashed", err)
 	}
-	if err := subjects.CheckToken(token); err != nil {
-		t.Errorf("CheckToken = %v", err)
-	}
 	if got := subjects.Escape(token); got == token {
 		t.Errorf("Escape leaves %s as it is", token)
 	}
@@ -91,9 +88,6 @@ func TestUnescapeRefuses(t *testing.T) {
 	} {
 		if id, err := subjects.Unescape(token); !errors.Is(err, subjects.ErrToken) {
 			t.Errorf("Unescape(%q) = %q, %v; want ErrToken", token, id, err)
-		}
-		if err := subjects.CheckToken(token); !errors.Is(err, subjects.ErrToken) {
-			t.Errorf("CheckToken(%q) = %v, want ErrToken", token, err)
 		}
 	}
 }
@@ -192,7 +186,6 @@ func TestSubjects(t *testing.T) {
 		{n.API("status"), "wake.api.status"},
 		{n.SnapshotKey("r.1"), "r=2E1"},
 		{n.BookmarkKey("r1", "sfp-3"), "r1.sfp-3"},
-		{n.RunBookmarks("r1"), "r1.*"},
 		{n.LeaseKey("r1", subjects.RunNode), "r1._run"},
 		{n.RunLeases("r1"), "r1.*"},
 		{n.PresenceKey("pod-1"), "_.runner-pod-1"},

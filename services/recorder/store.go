@@ -84,14 +84,10 @@ type (
 	Batch = index.Batch
 	// Report says what a batch came to, see [index.Report].
 	Report = index.Report
-	// Event is an event as the store keeps it, see [archive.Event].
-	Event = archive.Event
 	// Query says which lines of the log are wanted, see [queries.Query].
 	Query = queries.Query
 	// Retention says how long what is kept, see [retention.Policy].
 	Retention = retention.Policy
-	// Damage is what is wrong with a store, see [verify.Damage].
-	Damage = verify.Damage
 	// Verification is what verify has looked at and found, see [verify.Verification].
 	Verification = verify.Verification
 	// Anchor is a signed head of the hash chains, see [verify.Anchor].

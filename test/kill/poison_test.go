@@ -21,9 +21,9 @@ func TestPoison(t *testing.T) {
 	sick, well := filepath.Join(l.Dir, "sick"), l.Prog.Wake
 	l.Must(lab.BuildNext(sick, lab.Edit{
 		File: "services/runner/owner/schedule.go",
-		Old:  "		d, err := flow.DecideWithin(o.def, state, now, o.stopOf(state))\n",
+		Old:  "		d, err := flow.Decide(o.def, state, now, o.stopOf(state))\n",
 		New: "		if o.def.Name == \"poison\" && state.Status == \"running\" {\n			panic(\"a defect\")\n		}\n" +
-			"		d, err := flow.DecideWithin(o.def, state, now, o.stopOf(state))\n",
+			"		d, err := flow.Decide(o.def, state, now, o.stopOf(state))\n",
 	}))
 	r := l.Runner("r1", false)
 	l.Ready(r)

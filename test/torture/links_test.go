@@ -47,8 +47,6 @@ func newLink(from, to, target string) (*link, error) {
 
 func (l *link) addr() string { return l.listener.Addr().String() }
 
-func (l *link) String() string { return l.from + "→" + l.to }
-
 func (l *link) accept() {
 	for {
 		c, err := l.listener.Accept()

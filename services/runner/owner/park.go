@@ -48,7 +48,7 @@ func (o *owner) nextDue(ctx context.Context) (due int64, waits bool, err error) 
 	if err != nil {
 		return 0, false, err
 	}
-	d, err := flow.DecideWithin(o.def, state, time.Now().UnixMilli(), o.stopOf(state))
+	d, err := flow.Decide(o.def, state, time.Now().UnixMilli(), o.stopOf(state))
 	if err != nil || len(d.Events) > 0 || d.Costly {
 		return 0, false, err
 	}

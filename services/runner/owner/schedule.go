@@ -130,7 +130,7 @@ func (o *owner) decideNext(ctx context.Context) (wake int64, err error) {
 			return 0, err
 		}
 		now := time.Now().UnixMilli()
-		d, err := flow.DecideWithin(o.def, state, now, o.stopOf(state))
+		d, err := flow.Decide(o.def, state, now, o.stopOf(state))
 		if err != nil {
 			return 0, fmt.Errorf("decide: %w", err)
 		}
