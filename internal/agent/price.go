@@ -132,9 +132,9 @@ func (p Price) Check() error {
 // Of returns what a model call costs, in US dollars. Of the tokens that were written into
 // the cache, hour are kept for an hour.
 func (p Price) Of(u wire.Usage, hour int64) float64 {
-	created := max(0, valueOrZero(u.CacheCreationInputTokens))
+	created := max(0, wire.ValueOf(u.CacheCreationInputTokens))
 	hour = min(max(0, hour), created)
-	usd := p.costOf(u.InputTokens, &p.Input) + p.costOf(u.OutputTokens, &p.Output) + p.costOf(valueOrZero(u.CacheReadInputTokens), p.CacheRead) +
+	usd := p.costOf(u.InputTokens, &p.Input) + p.costOf(u.OutputTokens, &p.Output) + p.costOf(wire.ValueOf(u.CacheReadInputTokens), p.CacheRead) +
 		p.costOf(hour, p.CacheWrite1h) + p.costOf(created-hour, p.CacheWrite5m)
 	if p.long > 0 && u.ContextTokens > p.long {
 		usd *= p.factor
@@ -147,11 +147,4 @@ func (p Price) costOf(tokens int64, usd *float64) float64 {
 		usd = &p.Input
 	}
 	return float64(max(0, tokens)) * *usd / 1e6
-}
-
-func valueOrZero(p *int64) int64 {
-	if p == nil {
-		return 0
-	}
-	return *p
 }

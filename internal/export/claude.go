@@ -344,8 +344,8 @@ func (s *sessionWriter) writeAssistant(id string, b claudeBlock) error {
 	}
 	if u := s.turn; u != nil {
 		usage["input_tokens"], usage["output_tokens"] = u.InputTokens, u.OutputTokens
-		usage["cache_creation_input_tokens"] = valueOrZero(u.CacheCreationInputTokens)
-		usage["cache_read_input_tokens"] = valueOrZero(u.CacheReadInputTokens)
+		usage["cache_creation_input_tokens"] = wire.ValueOf(u.CacheCreationInputTokens)
+		usage["cache_read_input_tokens"] = wire.ValueOf(u.CacheReadInputTokens)
 		if u.Model != "" {
 			message["model"] = u.Model
 		}

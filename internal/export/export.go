@@ -149,11 +149,4 @@ func execOf(e *wire.Event) string {
 	return e.Node()
 }
 
-func valueOrZero(n *int64) int64 {
-	if n == nil {
-		return 0
-	}
-	return *n
-}
-
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

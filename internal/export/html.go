@@ -300,7 +300,7 @@ func (s *toolSum) addCall(v *wire.AgentTool) {
 	case v.Error != "":
 		s.Failed++
 	}
-	ms := valueOrZero(v.DurationMs)
+	ms := wire.ValueOf(v.DurationMs)
 	s.TotalMs, s.MaxMs = s.TotalMs+ms, max(s.MaxMs, ms)
 }
 
@@ -324,7 +324,7 @@ func (p *pageWriter) drawEvent(e *wire.Event) {
 	case *wire.AgentTool:
 		if b != nil && e.Parent == "" {
 			b.addMark(toolMark{
-				Tool: timeline.Sanitize(v.ToolName), N: 1, Begin: e.Timestamp - valueOrZero(v.DurationMs), End: e.Timestamp, Failed: v.Error != "" || v.Denied,
+				Tool: timeline.Sanitize(v.ToolName), N: 1, Begin: e.Timestamp - wire.ValueOf(v.DurationMs), End: e.Timestamp, Failed: v.Error != "" || v.Denied,
 			})
 		}
 	}

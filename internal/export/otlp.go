@@ -527,10 +527,10 @@ func (t *tracer) addUsage(h *agentThread, e *wire.Event, p *wire.Usage) {
 		c.Name = opChat + " " + p.Model
 		c.setText(attrRequestModel, p.Model)
 	}
-	c.setCount(attrInputTokens, p.InputTokens+valueOrZero(p.CacheCreationInputTokens)+valueOrZero(p.CacheReadInputTokens))
+	c.setCount(attrInputTokens, p.InputTokens+wire.ValueOf(p.CacheCreationInputTokens)+wire.ValueOf(p.CacheReadInputTokens))
 	c.setCount(attrOutputTokens, p.OutputTokens)
-	c.setCount(attrCacheCreation, valueOrZero(p.CacheCreationInputTokens))
-	c.setCount(attrCacheRead, valueOrZero(p.CacheReadInputTokens))
+	c.setCount(attrCacheCreation, wire.ValueOf(p.CacheCreationInputTokens))
+	c.setCount(attrCacheRead, wire.ValueOf(p.CacheReadInputTokens))
 	if p.StopReason != "" {
 		c.setAttribute(attrFinishReasons, otlpValue{Array: &array{[]otlpValue{textValue(p.StopReason)}}})
 	}
@@ -556,7 +556,7 @@ func (t *tracer) called(x *execution, h *agentThread, e *wire.Event, step conver
 	s := x.calls[e.CallID]
 	if s == nil {
 		s = t.call(h, e, step.Call)
-		s.Start = nanos(e.Timestamp - valueOrZero(p.DurationMs))
+		s.Start = nanos(e.Timestamp - wire.ValueOf(p.DurationMs))
 	}
 	delete(x.calls, e.CallID)
 	h.since = e.Timestamp

@@ -96,12 +96,3 @@ func elementsOf(list wire.Raw) []wire.Raw {
 	}
 	return out
 }
-
-// mustMarshal encodes values that were decoded from wire form.
-func mustMarshal(v any) wire.Raw {
-	b, err := wire.Marshal(v)
-	if err != nil {
-		return wire.Null // too deep to be kept; the parts are in the log
-	}
-	return b
-}

@@ -71,7 +71,7 @@ func Start(d *Definition, r wire.RunRequest) []*wire.Event {
 	if given, ok := r.State.Any().(map[string]any); ok && len(given) > 0 {
 		state, _ := d.State.Any().(map[string]any)
 		events = append(events, &wire.Event{Payload: &wire.StatePatch{
-			Patch: wire.Patch{Op: wire.PatchSet, Value: mustMarshal(mergeObjects(state, given))},
+			Patch: wire.Patch{Op: wire.PatchSet, Value: wire.RawOf(mergeObjects(state, given))},
 		}})
 	}
 	return events

@@ -114,7 +114,7 @@ func (p *planner) executeAsk(id string, n wire.NodeState) bool {
 	switch {
 	case n.Answer != nil && p.isAcceptable(n):
 		p.emit(n.Exec, &wire.NodeComplete{
-			Target: id, Output: mustMarshal(map[string]any{"answer": n.Answer}), DurationMs: p.now - n.StartedAt,
+			Target: id, Output: wire.RawOf(map[string]any{"answer": n.Answer}), DurationMs: p.now - n.StartedAt,
 		})
 		return true
 	case n.PromptID == "":

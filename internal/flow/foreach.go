@@ -137,7 +137,7 @@ func (p *planner) joinItems(v *vertex, values []wire.Raw) {
 		iterations[i] = one
 	}
 	p.emit(p.s.Nodes[v.ID].Exec, &wire.NodeComplete{
-		Target: v.ID, Output: mustMarshal(map[string]any{"iterations": iterations}),
+		Target: v.ID, Output: wire.RawOf(map[string]any{"iterations": iterations}),
 		DurationMs: p.now - p.s.Nodes[v.ID].StartedAt,
 	})
 }

@@ -133,13 +133,6 @@ func (p *planner) rankOf(id string) int {
 	return v.rank
 }
 
-func firstOf(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
-}
-
 // failRun ends the run badly. What still runs is withdrawn first.
 func (p *planner) failRun(node, format string, args ...any) {
 	problem := fmt.Sprintf(format, args...)

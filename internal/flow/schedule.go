@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"cmp"
 	"fmt"
 
 	"code.wake.dev/wake/pkg/wire"
@@ -18,7 +19,7 @@ func (p *planner) scheduleNode(v *vertex, id string, attempt int, it *item) {
 		return
 	}
 	n := &wire.NodeScheduled{
-		Target: id, Attempt: attempt, Iteration: p.iterationOf(v), Pool: firstOf(v.Pool, p.d.Pool),
+		Target: id, Attempt: attempt, Iteration: p.iterationOf(v), Pool: cmp.Or(v.Pool, p.d.Pool),
 	}
 	if it != nil {
 		n.Index, n.Count, n.Item = &it.index, it.count, it.value

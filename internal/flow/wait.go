@@ -46,7 +46,7 @@ func (r *flowReader) waitInput(o *fields, t NodeType, field string) {
 		r.Add(v.At, o.fieldName(field), "must be a text, not %s", v.KindName())
 		return
 	}
-	if _, err := dueTime(t, mustMarshal(map[string]any{field: v.Scalar}), 0); err != nil {
+	if _, err := dueTime(t, wire.RawOf(map[string]any{field: v.Scalar}), 0); err != nil {
 		r.Add(v.At, o.fieldName(field), "%s", err)
 	}
 }
@@ -66,7 +66,7 @@ func (p *planner) executeWait(v *vertex, id string, n wire.NodeState) bool {
 	case p.now >= n.Due:
 		p.emit(n.Exec, &wire.NodeComplete{
 			Target: id, DurationMs: p.now - n.StartedAt,
-			Output: mustMarshal(map[string]any{"at": time.UnixMilli(n.Due).UTC().Format(time.RFC3339Nano), "lateMs": p.now - n.Due}),
+			Output: wire.RawOf(map[string]any{"at": time.UnixMilli(n.Due).UTC().Format(time.RFC3339Nano), "lateMs": p.now - n.Due}),
 		})
 		return true
 	}

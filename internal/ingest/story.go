@@ -249,7 +249,7 @@ func (s *story) count(id string, input, output, read, written int64, cost *float
 	}
 	u := &s.used
 	u.InputTokens, u.OutputTokens = u.InputTokens+input, u.OutputTokens+output
-	u.CacheReadInputTokens, u.CacheCreationInputTokens = new(orZero(u.CacheReadInputTokens)+read), new(orZero(u.CacheCreationInputTokens)+written)
+	u.CacheReadInputTokens, u.CacheCreationInputTokens = new(wire.ValueOf(u.CacheReadInputTokens)+read), new(wire.ValueOf(u.CacheCreationInputTokens)+written)
 	if cost != nil {
 		if s.cost == nil {
 			s.cost = new(0.0)
@@ -257,13 +257,6 @@ func (s *story) count(id string, input, output, read, written int64, cost *float
 		*s.cost += *cost
 	}
 	s.emit("", p)
-}
-
-func orZero(n *int64) int64 {
-	if n == nil {
-		return 0
-	}
-	return *n
 }
 
 // endTurn ends the turn well.

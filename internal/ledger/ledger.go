@@ -123,7 +123,7 @@ func (l *Ledger) addCall(e *wire.Event, p *wire.Usage) []Entry {
 	x := Entry{
 		Spending: wire.Spending{
 			Model: ModelName(p.Model), Calls: 1, InputTokens: p.InputTokens, OutputTokens: p.OutputTokens,
-			CacheCreationInputTokens: valueOrZero(p.CacheCreationInputTokens), CacheReadInputTokens: valueOrZero(p.CacheReadInputTokens),
+			CacheCreationInputTokens: wire.ValueOf(p.CacheCreationInputTokens), CacheReadInputTokens: wire.ValueOf(p.CacheReadInputTokens),
 		},
 		Source: p.Source, Message: p.MessageID, AgentID: e.AgentID, Parent: e.Parent, Prices: p.CostSource,
 	}
@@ -195,13 +195,6 @@ func TokensIn(s wire.Spending) int64 {
 func ModelName(name string) string {
 	base, _, _ := strings.Cut(name, "[")
 	return base
-}
-
-func valueOrZero(p *int64) int64 {
-	if p == nil {
-		return 0
-	}
-	return *p
 }
 
 // costOf is a cost that an agent tells, within its bounds; nil if it tells none, or one that is none.

@@ -60,7 +60,7 @@ func (r result) entry(s wire.Spending) Entry {
 // tellsTokens reports whether the result says which tokens models used, and not what they cost alone.
 func (r result) tellsTokens() bool {
 	for _, m := range r.models {
-		if m.InputTokens > 0 || m.OutputTokens > 0 || valueOrZero(m.CacheCreationInputTokens) > 0 || valueOrZero(m.CacheReadInputTokens) > 0 {
+		if m.InputTokens > 0 || m.OutputTokens > 0 || wire.ValueOf(m.CacheCreationInputTokens) > 0 || wire.ValueOf(m.CacheReadInputTokens) > 0 {
 			return true
 		}
 	}
@@ -82,7 +82,7 @@ func (r result) tokensByModel(told []wire.Spending) []wire.Spending {
 		}
 		return []wire.Spending{{
 			InputTokens: max(0, u.InputTokens), OutputTokens: max(0, u.OutputTokens),
-			CacheCreationInputTokens: max(0, valueOrZero(u.CacheCreationInputTokens)), CacheReadInputTokens: max(0, valueOrZero(u.CacheReadInputTokens)),
+			CacheCreationInputTokens: max(0, wire.ValueOf(u.CacheCreationInputTokens)), CacheReadInputTokens: max(0, wire.ValueOf(u.CacheReadInputTokens)),
 		}}
 	}
 	sums := map[string]wire.Spending{}
@@ -99,8 +99,8 @@ func (r result) tokensByModel(told []wire.Spending) []wire.Spending {
 		s.Model = model
 		s.InputTokens += max(0, m.InputTokens)
 		s.OutputTokens += max(0, m.OutputTokens)
-		s.CacheCreationInputTokens += max(0, valueOrZero(m.CacheCreationInputTokens))
-		s.CacheReadInputTokens += max(0, valueOrZero(m.CacheReadInputTokens))
+		s.CacheCreationInputTokens += max(0, wire.ValueOf(m.CacheCreationInputTokens))
+		s.CacheReadInputTokens += max(0, wire.ValueOf(m.CacheReadInputTokens))
 		if usd := costOf(m.CostUsd); usd != nil {
 			s.CostUsd += *usd
 		}

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -34,7 +35,7 @@ func (f *fold) commandReceived(p *wire.CommandReceived) error {
 	switch commandField(p.Command, "type") {
 	case "send", "reply", "resume", "pause", "abort", "approve", "deny", "bookmark", CommandNotice:
 		f.s.Inbox = append(f.s.Inbox, wire.InboxEntry{
-			ID:   firstOf(p.CommandID, fmt.Sprintf("@%d", f.pos.Seq)),
+			ID:   cmp.Or(p.CommandID, fmt.Sprintf("@%d", f.pos.Seq)),
 			Node: commandField(p.Command, "nodeId"), Exec: commandField(p.Command, "execId"), Command: p.Command,
 		})
 		f.trimNotices()

@@ -274,7 +274,7 @@ func (f *fold) foldFork(p *wire.RunForked) error {
 	}
 	clear(parent.ExecSessions)
 	for i, b := range parent.Bookmarks {
-		parent.Bookmarks[i].Run = firstOf(b.Run, p.ParentRun)
+		parent.Bookmarks[i].Run = cmp.Or(b.Run, p.ParentRun)
 	}
 	parent.Nodes[wire.RunNode] = self
 	ancestor := wire.Ancestor{RunID: p.ParentRun, Position: p.ParentPos, Label: p.Label}

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"cmp"
 	"iter"
 	"slices"
 
@@ -70,7 +71,7 @@ func (f *fold) toolIntent(a actor, p *wire.ToolIntent) error {
 // newCall is a call that is heard of for the first time.
 func (f *fold) newCall(a actor, tool string, input wire.Raw) wire.ToolCall {
 	return wire.ToolCall{
-		Node: a.id, Exec: firstOf(f.e.ExecID, a.n.Exec), CallID: f.e.CallID,
+		Node: a.id, Exec: cmp.Or(f.e.ExecID, a.n.Exec), CallID: f.e.CallID,
 		Tool: tool, Input: f.payloadValue("toolInput", input), State: wire.ToolPending, Parent: f.e.Parent,
 	}
 }
@@ -223,11 +224,4 @@ var breakpoints = map[wire.ToolCallState]string{
 
 var rank = map[string]int{
 	"POST_TOOL": 0, "TOOL_PENDING": 1, "PRE_TOOL": 2, "TOOL_EXECUTING": 3, "AWAITING_APPROVAL": 4,
-}
-
-func firstOf(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }

@@ -134,6 +134,32 @@ func (r Raw) Get(key string) Raw {
 	return nil
 }
 
+// Items returns the items of a list, nil of anything else.
+func (r Raw) Items() []Raw {
+	var items []Raw
+	if len(r) == 0 || Unmarshal(r, &items) != nil {
+		return nil
+	}
+	return items
+}
+
+// RawOf encodes a value; [Null] stands for one that has no form, such as one that is nested too deeply.
+func RawOf(v any) Raw {
+	r, err := Marshal(v)
+	if err != nil {
+		return Null
+	}
+	return r
+}
+
+// ValueOf returns what an optional field has, zero if it is absent.
+func ValueOf[T any](p *T) T {
+	if p == nil {
+		return *new(T)
+	}
+	return *p
+}
+
 // IsZero makes `omitempty` and `omitzero` leave out an absent value.
 func (r Raw) IsZero() bool { return len(r) == 0 }
 

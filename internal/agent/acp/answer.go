@@ -42,7 +42,7 @@ func (f *fold) takeResponse(m message, sent request, result wire.Raw) {
 
 // takeRefusal takes an error in the place of an answer, before the first prompt.
 func (f *fold) takeRefusal(e *acp.RequestError, method string) {
-	details := mustMarshal(map[string]any{"method": method, "code": e.Code, "message": toValidUTF8(e.Message)})
+	details := wire.RawOf(map[string]any{"method": method, "code": e.Code, "message": toValidUTF8(e.Message)})
 	switch {
 	case e.Code == authRequired:
 		f.fail(agent.ErrorAuthentication, "the agent isn't logged in: "+errorText(e)+". Log in with it where the runner runs, give it a key by env, or name a way in auth"+
@@ -187,7 +187,7 @@ func (f *fold) takeTurnEnd(m message, sent request, result wire.Raw) {
 		if m.Error.Code == authRequired {
 			kind = agent.ErrorAuthentication
 		}
-		f.fail(kind, errorText(m.Error), mustMarshal(map[string]any{"code": m.Error.Code, "message": toValidUTF8(m.Error.Message)}))
+		f.fail(kind, errorText(m.Error), wire.RawOf(map[string]any{"code": m.Error.Code, "message": toValidUTF8(m.Error.Message)}))
 		return
 	}
 	y.Stop = textOf(result, "stopReason")
@@ -240,7 +240,7 @@ func (f *fold) countTokens(m message, result wire.Raw) *wire.TokenUsage {
 	}
 	y := &f.Tally
 	y.Input, y.Output = y.Input+max(0, u.InputTokens), y.Output+max(0, u.OutputTokens)
-	y.Written, y.Read = y.Written+orZero(u.CacheCreationInputTokens), y.Read+orZero(u.CacheReadInputTokens)
+	y.Written, y.Read = y.Written+wire.ValueOf(u.CacheCreationInputTokens), y.Read+wire.ValueOf(u.CacheReadInputTokens)
 	return u
 }
 
@@ -277,13 +277,6 @@ func wide(n *int) *int64 {
 		return nil
 	}
 	return new(int64(max(0, *n)))
-}
-
-func orZero(n *int64) int64 {
-	if n == nil {
-		return 0
-	}
-	return *n
 }
 
 // countOf returns a number that isn't negative, at a key; 0 if there is none.
@@ -332,7 +325,7 @@ func (f *fold) finish(at int64, e exit, halted bool) []*wire.Event {
 	for _, r := range f.Sent {
 		inTurn = inTurn || r.Method == acp.AgentMethodSessionPrompt
 	}
-	details := mustMarshal(map[string]any{"exitCode": int64(e.Code), "signal": e.Signal, "reason": e.Reason, "stderr": toValidUTF8(e.Words)})
+	details := wire.RawOf(map[string]any{"exitCode": int64(e.Code), "signal": e.Signal, "reason": e.Reason, "stderr": toValidUTF8(e.Words)})
 	switch {
 	case f.Failure != nil:
 	case halted:

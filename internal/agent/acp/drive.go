@@ -94,7 +94,7 @@ func (s *session) giveUpWaiting(p *process.Process) {
 	for _, r := range s.f.Sent {
 		s.reason = fmt.Sprintf("it didn't answer %s within %s, the node's policy.startTimeoutMs", r.Method, s.request.StartTimeout)
 	}
-	s.f.fail(wire.ErrorStartFailed, "the agent didn't start: "+s.reason, mustMarshal(map[string]any{"stderr": toValidUTF8(p.Words())}))
+	s.f.fail(wire.ErrorStartFailed, "the agent didn't start: "+s.reason, wire.RawOf(map[string]any{"stderr": toValidUTF8(p.Words())}))
 	s.stopProgram(p, s.reason)
 }
 

@@ -131,7 +131,7 @@ func shortParams(method string, params wire.Raw) wire.Raw {
 	if method != acp.ClientMethodFsWriteTextFile {
 		return params
 	}
-	return mustMarshal(map[string]any{"path": textOf(params, "path"), "bytes": len(textOf(params, "content"))})
+	return wire.RawOf(map[string]any{"path": textOf(params, "path"), "bytes": len(textOf(params, "content"))})
 }
 
 // fail notes why the execution fails. The first reason counts.
@@ -388,7 +388,7 @@ func (c *call) isVague() bool {
 
 // shownInput is the input of a call that an agent shows as its content, since it tells none; nil: it doesn't.
 func shownInput(parts wire.Raw) wire.Raw {
-	for _, part := range listOf(parts) {
+	for _, part := range parts.Items() {
 		var fields map[string]wire.Raw
 		if input, err := wire.RawFromJSON([]byte(textOf(part, "content", "text"))); err == nil && wire.Unmarshal(input, &fields) == nil {
 			return input
@@ -417,11 +417,11 @@ func (c *call) input() wire.Raw {
 	if places := c.paths(); len(places) > 0 {
 		about["path"] = places[0]
 	}
-	return mustMarshal(about)
+	return wire.RawOf(about)
 }
 
 func (c *call) paths() (paths []string) {
-	for _, place := range listOf(c.Places) {
+	for _, place := range c.Places.Items() {
 		if path := textOf(place, "path"); path != "" {
 			paths = append(paths, path)
 		}
@@ -442,7 +442,7 @@ func (c *call) outputText() string {
 		return s
 	}
 	var texts []string
-	for _, part := range listOf(c.Parts) {
+	for _, part := range c.Parts.Items() {
 		if text := textOf(part, "content", "text"); text != "" {
 			texts = append(texts, text)
 		}
@@ -489,7 +489,7 @@ func (f *fold) endCall(id string, c *call, failed string) {
 			about[name] = r
 		}
 	}
-	p.Structured = mustMarshal(about)
+	p.Structured = wire.RawOf(about)
 	f.emit(id, p)
 	if failed == "" {
 		f.noteDiffs(c)
@@ -520,7 +520,7 @@ func (f *fold) tellParent(id string, c *call) {
 
 // noteDiffs tells of the files that a call has changed, as its diffs say.
 func (f *fold) noteDiffs(c *call) {
-	for _, part := range listOf(c.Parts) {
+	for _, part := range c.Parts.Items() {
 		path := textOf(part, "path")
 		if textOf(part, "type") != "diff" || path == "" {
 			continue
@@ -614,13 +614,4 @@ func (f *fold) takeDecision(at int64, question string, p *wire.PermissionDecided
 	default:
 		f.execute(id, c)
 	}
-}
-
-// listOf returns the items of a list; nil if the value is none.
-func listOf(r wire.Raw) []wire.Raw {
-	var items []wire.Raw
-	if len(r) == 0 || wire.Unmarshal(r, &items) != nil {
-		return nil
-	}
-	return items
 }

@@ -124,12 +124,4 @@ func isEmpty(r wire.Raw) bool {
 	return false
 }
 
-func mustMarshal(v any) wire.Raw {
-	r, err := wire.Marshal(v)
-	if err != nil {
-		return wire.Null
-	}
-	return r
-}
-
 func toValidUTF8(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

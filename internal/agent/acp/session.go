@@ -259,7 +259,7 @@ func (s *session) cutTurn() {
 		return
 	}
 	s.f.Cancelled = true
-	params, _ := wire.AppendJSON(nil, mustMarshal(map[string]any{"sessionId": s.f.Session}))
+	params, _ := wire.AppendJSON(nil, wire.RawOf(map[string]any{"sessionId": s.f.Session}))
 	s.put(message{JSONRPC: "2.0", Method: acp.AgentMethodSessionCancel, Params: params})
 	for _, cancel := range s.deciding {
 		cancel()

@@ -32,7 +32,7 @@ func (n *Normalizer) permissionRequired(m, r wire.Raw) bool {
 		c.executing = false
 	}
 	suggestions := r.Get("permission_suggestions")
-	if len(itemsOf(suggestions)) == 0 {
+	if len(suggestions.Items()) == 0 {
 		suggestions = nil
 	}
 	n.emitForCall(id, &wire.PermissionRequired{

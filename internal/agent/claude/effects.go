@@ -51,12 +51,12 @@ func (n *Normalizer) todosOf(t *thread) *todos {
 // todoWrite replaces the list.
 func (n *Normalizer) todoWrite(c *toolCall, structured wire.Raw) {
 	items := structured.Get("newTodos")
-	if itemsOf(items) == nil {
+	if items.Items() == nil {
 		items = c.input.Get("todos")
 	}
 	l := n.todosOf(c.thread)
 	l.items = nil
-	for _, item := range itemsOf(items) {
+	for _, item := range items.Items() {
 		l.items = append(l.items, todoOf(item))
 	}
 	n.emitTodos(c.thread, l)
@@ -108,7 +108,7 @@ func (n *Normalizer) taskChanged(c *toolCall, structured wire.Raw) {
 			return
 		}
 	case "TaskList":
-		if !l.replaceItems(itemsOf(structured.Get("tasks"))) {
+		if !l.replaceItems(structured.Get("tasks").Items()) {
 			return
 		}
 	}

@@ -156,15 +156,6 @@ func optNumber(r wire.Raw, path ...string) *float64 {
 	return &x
 }
 
-// itemsOf returns the items of an array; nil if the value is none.
-func itemsOf(r wire.Raw) []wire.Raw {
-	var items []wire.Raw
-	if len(r) == 0 || wire.Unmarshal(r, &items) != nil {
-		return nil
-	}
-	return items
-}
-
 // entriesOf returns the entries of a map; nil if the value is none.
 func entriesOf(r wire.Raw) map[string]wire.Raw {
 	var m map[string]wire.Raw
@@ -194,7 +185,7 @@ func withoutKeys(r wire.Raw, keys ...string) wire.Raw {
 // stringsOf returns the strings of an array; others are left out.
 func stringsOf(r wire.Raw) []string {
 	var out []string
-	for _, item := range itemsOf(r) {
+	for _, item := range r.Items() {
 		if s, ok := item.Text(); ok {
 			out = append(out, s)
 		}

@@ -151,7 +151,7 @@ func promptContents(prompt wire.Raw) ([]wire.Raw, error) {
 	}
 	var contents []wire.Raw
 	var blocks int
-	for i, item := range itemsOf(prompt) {
+	for i, item := range prompt.Items() {
 		content, isBlock := item.Get("content"), hasValue(item, "type") && !hasValue(item, "role")
 		switch s, ok := item.Text(); {
 		case ok:

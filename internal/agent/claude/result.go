@@ -134,7 +134,7 @@ func (n *Normalizer) concludeTurn(m wire.Raw, subtype string, main *thread) {
 	y.active, y.failed = false, ""
 	y.stop = stringAt(m, "stop_reason")
 	y.denials = m.Get("permission_denials")
-	if len(itemsOf(y.denials)) == 0 {
+	if len(y.denials.Items()) == 0 {
 		y.denials = nil
 	}
 	if hasValue(m, "structured_output") {

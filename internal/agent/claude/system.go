@@ -170,7 +170,7 @@ func (n *Normalizer) trackTask(m wire.Raw) {
 		}
 	case "background_tasks_changed":
 		clear(n.background)
-		for _, t := range itemsOf(m.Get("tasks")) {
+		for _, t := range m.Get("tasks").Items() {
 			if stringAt(t, "task_type") != shellTask {
 				n.background[stringAt(t, "task_id")] = true
 			}

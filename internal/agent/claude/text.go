@@ -32,7 +32,7 @@ func contentText(content wire.Raw) string {
 		return s
 	}
 	var parts []string
-	for _, block := range itemsOf(content) {
+	for _, block := range content.Items() {
 		if s, ok := block.Text(); ok {
 			parts = append(parts, s)
 		} else if stringAt(block, "type") == "text" {
@@ -51,7 +51,7 @@ func blocksOf(content wire.Raw) (blocks []wire.Raw, ok bool) {
 	if _, is := content.Any().([]any); !is {
 		return nil, false
 	}
-	for _, block := range itemsOf(content) {
+	for _, block := range content.Items() {
 		if s, is := block.Text(); is {
 			block = textBlock(s)
 		}
@@ -61,9 +61,5 @@ func blocksOf(content wire.Raw) (blocks []wire.Raw, ok bool) {
 }
 
 func textBlock(s string) wire.Raw {
-	b, err := wire.Marshal(map[string]string{"type": "text", "text": s})
-	if err != nil {
-		return wire.Null
-	}
-	return b
+	return wire.RawOf(map[string]string{"type": "text", "text": s})
 }

@@ -49,7 +49,7 @@ func (n *Normalizer) flushUsage(t *thread) {
 	p := &wire.Usage{
 		MessageID: u.id, Model: u.model, InputTokens: u.input, OutputTokens: u.output,
 		CacheCreationInputTokens: u.created, CacheReadInputTokens: u.read_,
-		ContextTokens: u.input + valueOrZero(u.created) + valueOrZero(u.read_),
+		ContextTokens: u.input + wire.ValueOf(u.created) + wire.ValueOf(u.read_),
 		ContextWindow: n.windowOf(t, u.model), StopReason: u.stop,
 	}
 	if n.opt.PriceOf != nil {
@@ -98,13 +98,6 @@ func (n *Normalizer) windowOf(t *thread, model string) int64 {
 // longContext marks a model that is used with a window of a million tokens.
 const longContext = "[1m]"
 
-func valueOrZero(p *int64) int64 {
-	if p == nil {
-		return 0
-	}
-	return *p
-}
-
 // tokens adds up token counts.
 type tokens struct {
 	input, output int64
@@ -121,7 +114,7 @@ func addOptional(a, b *int64) *int64 {
 	if b == nil {
 		return a
 	}
-	return new(valueOrZero(a) + *b)
+	return new(wire.ValueOf(a) + *b)
 }
 
 // largerOfEach returns the larger of each number.

@@ -203,7 +203,7 @@ func (n *Normalizer) millisSince(at int64) *int64 {
 
 // refusedByMeta reports whether the program says that the call wasn't executed.
 func refusedByMeta(m wire.Raw, id string) bool {
-	for _, meta := range itemsOf(m.Get("tool_result_meta")) {
+	for _, meta := range m.Get("tool_result_meta").Items() {
 		if stringAt(meta, "id") != id {
 			continue
 		}

@@ -118,7 +118,7 @@ func (q modelQuestion) messageParams() (anthropic.MessageNewParams, error) {
 }
 
 func (m message) toJSON() json.RawMessage {
-	return jsonOf(mustMarshal(map[string]any{"role": m.role, "content": m.blocks}))
+	return jsonOf(wire.RawOf(map[string]any{"role": m.role, "content": m.blocks}))
 }
 
 // assembly puts a streamed message together.
@@ -219,7 +219,7 @@ func (p *streamBlock) toBlock() wire.Raw {
 		}
 		return textBlock(p.text)
 	case "thinking":
-		return mustMarshal(map[string]any{"type": "thinking", "thinking": p.thinking, "signature": p.signature})
+		return wire.RawOf(map[string]any{"type": "thinking", "thinking": p.thinking, "signature": p.signature})
 	case "tool_use":
 		return toolUse(p.id, p.name, p.input)
 	}

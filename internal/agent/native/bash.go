@@ -117,7 +117,7 @@ func bashResult(exit *wire.ExecExit, output string, timeout time.Duration) resul
 	}
 	r := textResult(head + output)
 	r.failed = head != ""
-	r.structured = mustMarshal(map[string]any{
+	r.structured = wire.RawOf(map[string]any{
 		"exitCode": exit.ExitCode, "signal": exit.Signal, "timedOut": exit.TimedOut, "durationMs": exit.DurationMs,
 	})
 	return r

@@ -131,7 +131,7 @@ func resultText(content wire.Raw) string {
 		return s
 	}
 	var parts []string
-	for _, b := range itemsOf(content) {
+	for _, b := range content.Items() {
 		parts = append(parts, cmp.Or(stringAt(b, "text"), "["+stringAt(b, "type")+"]"))
 	}
 	return strings.Join(parts, "\n")

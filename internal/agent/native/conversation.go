@@ -181,11 +181,11 @@ func (c *conversation) hearMessage(source string, blocks []wire.Raw) {
 // applyAnswer takes a message of the model.
 func (c *conversation) applyAnswer(p *wire.AgentMessage) {
 	c.messages = c.nextPrompt()
-	if saysSomething(itemsOf(p.Content)) {
-		c.messages = append(c.messages, message{"assistant", itemsOf(p.Content)})
+	if saysSomething(p.Content.Items()) {
+		c.messages = append(c.messages, message{"assistant", p.Content.Items()})
 	}
 	c.calls, c.said = nil, nil
-	for _, b := range itemsOf(p.Content) {
+	for _, b := range p.Content.Items() {
 		if stringAt(b, "type") == "tool_use" {
 			k := &call{id: stringAt(b, "id"), tool: stringAt(b, "name"), input: b.Get("input")}
 			c.calls = append(c.calls, k)
@@ -229,7 +229,7 @@ func (c *conversation) distinctCalls(blocks []wire.Raw) []wire.Raw {
 		}
 		here[id] = true
 		if id != stringAt(b, "id") {
-			blocks[i] = mustMarshal(map[string]any{"type": "tool_use", "id": id, "name": stringAt(b, "name"), "input": b.Get("input")})
+			blocks[i] = wire.RawOf(map[string]any{"type": "tool_use", "id": id, "name": stringAt(b, "name"), "input": b.Get("input")})
 		}
 	}
 	return blocks
@@ -267,7 +267,7 @@ func (c *conversation) finishCall(k *call, p *wire.AgentTool) {
 	k.state = wire.ToolCompleted
 	if p.Denied {
 		k.state = wire.ToolDenied
-		c.denials = append(c.denials, mustMarshal(map[string]any{"tool_name": k.tool, "tool_use_id": k.id, "tool_input": k.input}))
+		c.denials = append(c.denials, wire.RawOf(map[string]any{"tool_name": k.tool, "tool_use_id": k.id, "tool_input": k.input}))
 	}
 	k.result = resultBlock(k.id, p.ToolOutput, p.Error != "")
 	c.addToHash("result", k.result)

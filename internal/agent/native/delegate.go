@@ -68,7 +68,7 @@ func flowTool(known []flow.Child, start func(ctx context.Context, call, name str
 	}
 	t := &tool{
 		name: agent.ToolRunFlow, description: toValidUTF8(about.String()), joins: true,
-		schema: mustMarshal(map[string]any{
+		schema: wire.RawOf(map[string]any{
 			"type": "object", "required": []any{"flow"},
 			"properties": map[string]any{
 				"flow":  map[string]any{"type": "string", "enum": names},

@@ -170,7 +170,7 @@ func (s *session) recordAnswer(a modelAnswer) error {
 	}
 	blocks := s.conv.distinctCalls(a.blocks)
 	message := &wire.AgentMessage{
-		MessageID: toValidUTF8(a.id), Model: toValidUTF8(a.model), Content: mustMarshal(blocks), StopReason: toValidUTF8(a.stop), Blocks: s.conv.blocks,
+		MessageID: toValidUTF8(a.id), Model: toValidUTF8(a.model), Content: wire.RawOf(blocks), StopReason: toValidUTF8(a.stop), Blocks: s.conv.blocks,
 	}
 	if err := s.emit(&wire.Event{Payload: message}); err != nil {
 		return err
@@ -357,7 +357,7 @@ func (s *session) completeRun(structured wire.Raw, stop string) error {
 	}
 	s.log.Info("agent complete", "turns", s.conv.turns, "input_tokens", p.Usage.InputTokens, "output_tokens", p.Usage.OutputTokens)
 	if len(s.conv.denials) > 0 {
-		p.Denials = mustMarshal(s.conv.denials)
+		p.Denials = wire.RawOf(s.conv.denials)
 	}
 	return s.emitLast(p)
 }

@@ -131,7 +131,7 @@ func mcpTool(server string, t *sdk.Tool, conn *sdk.ClientSession) *tool {
 	name := notInName.ReplaceAllString("mcp__"+server+"__"+t.Name, "_")
 	schema, err := wire.Marshal(t.InputSchema)
 	if err != nil || stringAt(schema, "type") != "object" {
-		schema = mustMarshal(map[string]any{"type": "object"})
+		schema = wire.RawOf(map[string]any{"type": "object"})
 	}
 	return &tool{
 		name: name[:min(len(name), maxName)], description: toValidUTF8(t.Description), schema: schema,
@@ -158,7 +158,7 @@ func mcpResult(r *sdk.CallToolResult) result {
 			blocks = append(blocks, textBlock(toValidUTF8(c.Text)))
 		case *sdk.ImageContent:
 			pictures = true
-			blocks = append(blocks, mustMarshal(map[string]any{"type": "image", "source": map[string]any{
+			blocks = append(blocks, wire.RawOf(map[string]any{"type": "image", "source": map[string]any{
 				"type": "base64", "media_type": c.MIMEType, "data": encodeBase64(c.Data),
 			}}))
 		default:
@@ -172,11 +172,11 @@ func mcpResult(r *sdk.CallToolResult) result {
 	}
 	out := textResult(strings.Join(texts, "\n"))
 	if pictures {
-		out.output = mustMarshal(blocks)
+		out.output = wire.RawOf(blocks)
 	}
 	out.failed = r.IsError
 	if r.StructuredContent != nil {
-		out.structured = mustMarshal(r.StructuredContent)
+		out.structured = wire.RawOf(r.StructuredContent)
 	}
 	return out
 }

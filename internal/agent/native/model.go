@@ -104,7 +104,7 @@ func (e *apiError) errorDetails() wire.Raw {
 	if e.request != "" {
 		d["request_id"] = e.request
 	}
-	return mustMarshal(d)
+	return wire.RawOf(d)
 }
 
 // broken is the error of a stream that ended before its message.
@@ -174,12 +174,12 @@ const malformedKey = "malformed_input"
 func toolUse(id, name, input string) wire.Raw {
 	object, err := wire.RawFromJSON([]byte(input))
 	if strings.TrimSpace(input) == "" {
-		object, err = mustMarshal(map[string]any{}), nil
+		object, err = wire.RawOf(map[string]any{}), nil
 	}
 	if _, ok := object.Any().(map[string]any); err != nil || !ok {
-		object = mustMarshal(map[string]any{malformedKey: toValidUTF8(input)})
+		object = wire.RawOf(map[string]any{malformedKey: toValidUTF8(input)})
 	}
-	return mustMarshal(map[string]any{"type": "tool_use", "id": id, "name": name, "input": object})
+	return wire.RawOf(map[string]any{"type": "tool_use", "id": id, "name": name, "input": object})
 }
 
 // dropCutCall leaves out the last call of a message if it was cut off at the limit of the

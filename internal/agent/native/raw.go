@@ -14,24 +14,6 @@ import (
 // toValidUTF8 returns s in UTF-8.
 func toValidUTF8(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
-// mustMarshal is [wire.Marshal] of values that always have a form.
-func mustMarshal(v any) wire.Raw {
-	r, err := wire.Marshal(v)
-	if err != nil {
-		return wire.Null
-	}
-	return r
-}
-
-// itemsOf returns the items of a list, nil of anything else.
-func itemsOf(r wire.Raw) []wire.Raw {
-	var items []wire.Raw
-	if wire.Unmarshal(r, &items) != nil {
-		return nil
-	}
-	return items
-}
-
 // stringAt returns the text of a field, "" if it has none.
 func stringAt(r wire.Raw, key string) string {
 	s, _ := r.Get(key).Text()
@@ -48,7 +30,7 @@ func jsonOf(r wire.Raw) json.RawMessage {
 }
 
 func textBlock(s string) wire.Raw {
-	return mustMarshal(map[string]any{"type": "text", "text": s})
+	return wire.RawOf(map[string]any{"type": "text", "text": s})
 }
 
 // resultBlock is the result of a call as the model is told it. Output that is neither a
@@ -65,11 +47,11 @@ func resultBlock(id string, output wire.Raw, failed bool) wire.Raw {
 	if failed {
 		block["is_error"] = true
 	}
-	return mustMarshal(block)
+	return wire.RawOf(block)
 }
 
 func isBlocks(r wire.Raw) bool {
-	blocks := itemsOf(r)
+	blocks := r.Items()
 	for _, b := range blocks {
 		if t := stringAt(b, "type"); t != "text" && t != "image" {
 			return false
@@ -88,7 +70,7 @@ func blocksOf(prompt wire.Raw) []wire.Raw {
 		return []wire.Raw{textBlock(s)}
 	}
 	var blocks []wire.Raw
-	for _, item := range itemsOf(prompt) {
+	for _, item := range prompt.Items() {
 		switch content := item.Get("content"); {
 		case stringAt(item, "type") != "" && stringAt(item, "role") == "":
 			blocks = append(blocks, item)

@@ -82,7 +82,7 @@ func defineTool[In any](name, description, schema string, reads bool, run func(c
 func rawSchema(schema string) wire.Raw {
 	parsed, err := wire.RawFromJSON([]byte(schema))
 	if err != nil {
-		parsed = mustMarshal(map[string]any{"type": "object"})
+		parsed = wire.RawOf(map[string]any{"type": "object"})
 	}
 	return parsed
 }
@@ -107,7 +107,7 @@ func cutResult(r result) result {
 	if r.structured != nil {
 		kept["result"] = r.structured
 	}
-	r.structured = mustMarshal(kept)
+	r.structured = wire.RawOf(kept)
 	return r
 }
 
