@@ -24,7 +24,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/http"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -32,19 +31,7 @@ import (
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/metric"
 	"code.wake.dev/wake/pkg/subjects"
-	"code.wake.dev/wake/pkg/wire"
 )
-
-// Config are the settings of a [Deliverer].
-type Config struct {
-	// Out gets what terminal sinks print. Default: nothing is printed.
-	Out io.Writer
-	// Transport makes the requests of webhooks and Alertmanagers. Default: that of
-	// net/http.
-	Transport http.RoundTripper
-	// Link is by which an alert that asks something is answered; "": by none. It may be nil.
-	Link func(*wire.Alert) string
-}
 
 // Deliverer sends alerts to sinks.
 type Deliverer struct {

@@ -24,6 +24,14 @@ type Notification struct {
 	link string // by which it is answered; made when it is sent, and kept nowhere
 }
 
+// Why alerts are held back.
+const (
+	reasonQuiet  = "quiet"
+	reasonDigest = "digest"
+	reasonRate   = "rate"
+	reasonLate   = "late"
+)
+
 // Digest stands for several alerts.
 type Digest struct {
 	Reason string                `json:"reason"` // quiet, digest, rate or late

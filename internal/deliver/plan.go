@@ -11,14 +11,6 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// Why alerts are held back.
-const (
-	reasonQuiet  = "quiet"
-	reasonDigest = "digest"
-	reasonRate   = "rate"
-	reasonLate   = "late"
-)
-
 // What a digest shows of its alerts.
 const (
 	maxLines = 20

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"regexp"
 	"slices"
@@ -15,6 +16,17 @@ import (
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 )
+
+// Config are the settings of a [Deliverer].
+type Config struct {
+	// Out gets what terminal sinks print. Default: nothing is printed.
+	Out io.Writer
+	// Transport makes the requests of webhooks and Alertmanagers. Default: that of
+	// net/http.
+	Transport http.RoundTripper
+	// Link is by which an alert that asks something is answered; "": by none. It may be nil.
+	Link func(*wire.Alert) string
+}
 
 // sender brings a notification to its sink, in one attempt that ends with ctx. It
 // is used by one goroutine. What it fails with may be a [*sendError].

@@ -12,6 +12,41 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
+// takeLine takes a line that the program has printed. It returns what the line is, for its answer.
+func (f *fold) takeLine(at int64, line []byte) (m message, sent request, ok bool) {
+	f.at = at
+	f.Lines++
+	if len(strings.TrimSpace(string(line))) == 0 {
+		return m, sent, false
+	}
+	raw, err := wire.RawFromJSON(line)
+	if err == nil {
+		m, err = parseMessage(line)
+	}
+	if err != nil {
+		f.takeBroken(line, err)
+		return m, sent, false
+	}
+	switch {
+	case m.isResponse():
+		if sent, ok = f.Sent[string(m.ID)]; !ok {
+			f.emitRaw("response", raw, "nothing was asked under its id")
+			return m, sent, false
+		}
+		delete(f.Sent, string(m.ID))
+		f.takeResponse(m, sent, raw.Get("result"))
+		return m, sent, true
+	case m.Method == acp.ClientMethodSessionUpdate:
+		f.takeUpdate(m, raw.Get("params"))
+	case m.Method == acp.ClientMethodSessionRequestPermission && m.isRequest():
+		f.takeQuestion(m, raw.Get("params"))
+	case m.Method == cancelRequest:
+	default:
+		f.emitRaw(m.Method, shortParams(m.Method, raw.Get("params")), "")
+	}
+	return m, sent, m.Method != ""
+}
+
 // takeResponse takes the program's answer to a request.
 func (f *fold) takeResponse(m message, sent request, result wire.Raw) {
 	if sent.Method == acp.AgentMethodSessionPrompt {
@@ -68,16 +103,6 @@ func (f *fold) loseSession(kind, message string, details wire.Raw) {
 		ErrorType: kind, Message: toValidUTF8(message) + ": it gets a new session, and a summary of what the log has of this one",
 		Severity: wire.SeverityWarning, Phase: "lifecycle", Details: details,
 	})
-}
-
-// names are what something can be chosen from.
-type names []string
-
-func (n names) text() string {
-	if len(n) == 0 {
-		return ""
-	}
-	return ": " + strings.Join(n, ", ")
 }
 
 func (f *fold) takeInitialized(m message) error {

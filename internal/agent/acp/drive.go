@@ -127,15 +127,6 @@ func (s *session) takeLine(p *process.Process, in pipe.Line, yield func(*wire.Ev
 	return s.yieldEvents(yield, s.placeEvents(s.f.takeEvents()))
 }
 
-// placeEvents gives events their place in the program's journal.
-func (s *session) placeEvents(events []*wire.Event) []*wire.Event {
-	for _, e := range events {
-		e.JournalOffset, e.JournalIndex = s.offset, s.index
-		s.index++
-	}
-	return events
-}
-
 // reactTo does what a message asks for, after its events have been taken care of.
 func (s *session) reactTo(m message, sent request, yield func(*wire.Event, error) bool) bool {
 	switch {

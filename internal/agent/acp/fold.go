@@ -71,41 +71,6 @@ func (f *fold) takeEvents() []*wire.Event {
 // maxBroken is how many lines that are no JSON-RPC a program may print before its session is open.
 const maxBroken = 200
 
-// takeLine takes a line that the program has printed. It returns what the line is, for its answer.
-func (f *fold) takeLine(at int64, line []byte) (m message, sent request, ok bool) {
-	f.at = at
-	f.Lines++
-	if len(strings.TrimSpace(string(line))) == 0 {
-		return m, sent, false
-	}
-	raw, err := wire.RawFromJSON(line)
-	if err == nil {
-		m, err = parseMessage(line)
-	}
-	if err != nil {
-		f.takeBroken(line, err)
-		return m, sent, false
-	}
-	switch {
-	case m.isResponse():
-		if sent, ok = f.Sent[string(m.ID)]; !ok {
-			f.emitRaw("response", raw, "nothing was asked under its id")
-			return m, sent, false
-		}
-		delete(f.Sent, string(m.ID))
-		f.takeResponse(m, sent, raw.Get("result"))
-		return m, sent, true
-	case m.Method == acp.ClientMethodSessionUpdate:
-		f.takeUpdate(m, raw.Get("params"))
-	case m.Method == acp.ClientMethodSessionRequestPermission && m.isRequest():
-		f.takeQuestion(m, raw.Get("params"))
-	case m.Method == cancelRequest:
-	default:
-		f.emitRaw(m.Method, shortParams(m.Method, raw.Get("params")), "")
-	}
-	return m, sent, m.Method != ""
-}
-
 // cancelRequest is the notification that takes a request back.
 const cancelRequest = "$/cancel_request"
 

@@ -11,12 +11,6 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// decision is the answer to a question for permission.
-type decision struct {
-	question message
-	verdict  agent.Verdict
-}
-
 // askPermission has a question for permission decided, which may take its time.
 func (s *session) askPermission(m message) {
 	call := s.f.Questions[string(m.ID)]

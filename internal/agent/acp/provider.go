@@ -1,19 +1,10 @@
 package acp
 
 import (
-	"cmp"
-	"context"
-	"errors"
-	"fmt"
 	"log/slog"
-	"maps"
-	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"code.wake.dev/wake/internal/agent"
-	"code.wake.dev/wake/internal/flow"
 	"code.wake.dev/wake/internal/process"
 )
 
@@ -39,102 +30,15 @@ const restEvery = time.Second
 // bypass is the permission mode in which all that an agent asks for is allowed.
 const bypass = "bypassPermissions"
 
-// presets are the commands of agents that are known by name.
-func presets() map[string][]string {
-	return map[string][]string{
-		"gemini":     {"gemini", "--acp"},
-		"codex":      {"codex-acp"},
-		"opencode":   {"opencode", "acp"},
-		"claude-acp": {"claude-agent-acp"},
-	}
-}
-
 // Capabilities implements [agent.Provider].
 func (*Provider) Capabilities() agent.Capabilities {
 	return agent.Capabilities{TellsLate: true, KeepsLate: true}
 }
 
-// Start checks the request. The program is started by the session's Events, once its agent:start has
-// been taken care of.
-func (p *Provider) Start(ctx context.Context, r agent.Request) (agent.Session, error) {
-	argv, err := commandLine(r.Options)
-	if err != nil {
-		return nil, err
+// permissionMode returns the mode of the options.
+func permissionMode(o agent.Options) string {
+	if o.PermissionMode == "" {
+		return bypass
 	}
-	if err := refuseOptions(r); err != nil {
-		return nil, err
-	}
-	prompt, err := promptBlocks(r.Prompt)
-	if err != nil {
-		return nil, err
-	}
-	switch {
-	case r.SessionID == "":
-		return nil, errors.New("acp: a session id is required")
-	case r.Options.Cwd == "":
-		return nil, errors.New("acp: a folder to work in is required")
-	}
-	if r.Options.Cwd, err = filepath.Abs(r.Options.Cwd); err != nil {
-		return nil, fmt.Errorf("acp: folder to work in: %w", err)
-	}
-	if r.Host == nil {
-		r.Host = process.Direct{}
-	}
-	r.StartTimeout = cmp.Or(r.StartTimeout, startTimeout)
-	d := *p
-	d.Grace, d.Linger = cmp.Or(d.Grace, 5*time.Second), cmp.Or(d.Linger, 2*time.Second)
-	d.restEvery = cmp.Or(d.restEvery, restEvery)
-	if d.Logger == nil {
-		d.Logger = slog.New(slog.DiscardHandler)
-	}
-	d.Logger = d.Logger.With("run_id", r.RunID, "node_id", r.NodeID)
-	return newSession(ctx, d, r, argv, prompt), nil
-}
-
-// commandLine returns the command of the agent: that of the options, or that of a preset.
-func commandLine(o agent.Options) ([]string, error) {
-	known := strings.Join(slices.Sorted(maps.Keys(presets())), ", ")
-	switch argv, isPreset := presets()[o.Agent]; {
-	case len(o.Command) > 0 && o.Agent != "":
-		return nil, errors.New("acp: the input has both command and agent: give one")
-	case len(o.Command) > 0 && o.Command[0] == "":
-		return nil, errors.New("acp: the command has no program")
-	case len(o.Command) > 0:
-		return o.Command, nil
-	case isPreset:
-		return argv, nil
-	case o.Agent != "":
-		return nil, fmt.Errorf("acp: agent %q is unknown; it is one of %s, or give its command, such as command: [%s, acp]", o.Agent, known, o.Agent)
-	}
-	return nil, fmt.Errorf("acp: the input names no agent: give agent (%s) or command: [program, argument, …]", known)
-}
-
-// refuseOptions fails for what the protocol has no word for: a caller with a bound counts on it.
-func refuseOptions(r agent.Request) error {
-	o := r.Options
-	for _, x := range []struct {
-		name string
-		set  bool
-	}{
-		{"maxTurns", o.MaxTurns > 0},
-		{"maxBudgetUsd", o.MaxBudgetUsd > 0},
-		{"allowedTools", len(o.AllowedTools) > 0},
-		{"disallowedTools", len(o.DisallowedTools) > 0},
-		{"requireApproval", len(o.RequireApproval) > 0},
-		{"systemPrompt", o.SystemPrompt != ""},
-		{"appendSystemPrompt", o.AppendSystemPrompt != ""},
-		{"outputSchema", len(o.OutputSchema) > 0},
-		{"fallbackModel", o.FallbackModel != ""},
-		{"maxTokens", o.MaxTokens > 0},
-	} {
-		if x.set {
-			return fmt.Errorf("acp: the protocol has no %s: leave it out, and set it in the agent's own configuration if it has one", x.name)
-		}
-	}
-	for _, event := range flow.HookEvents() {
-		if r.Hooks.Has(event) {
-			return fmt.Errorf("acp: hooks can't be asked about agents of this kind (%s): leave them out, or use permissionMode: approval", event)
-		}
-	}
-	return nil
+	return o.PermissionMode
 }

@@ -17,14 +17,6 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// permissionMode returns the mode of the options.
-func permissionMode(o agent.Options) string {
-	if o.PermissionMode == "" {
-		return bypass
-	}
-	return o.PermissionMode
-}
-
 // goOn asks the program for what comes next, if it has answered all that it was asked: one thing after the other, until its
 // turns are over.
 func (s *session) goOn() {
@@ -99,12 +91,6 @@ func (s *session) noteSent(id string, x request) {
 		s.f.Afresh = true
 	case acp.AgentMethodSessionPrompt:
 		s.f.Prompted, s.f.Cancelled = true, false
-	}
-}
-
-func (s *session) put(m message) {
-	if err := s.outbox.Put(m); err != nil {
-		s.provider.Logger.Debug("line not sent", "method", m.Method, "error", err)
 	}
 }
 

@@ -4,12 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"maps"
-	"os/exec"
-	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -58,44 +54,18 @@ type session struct {
 	left     bool // the program lives on without this session
 }
 
+// decision is the answer to a question for permission.
+type decision struct {
+	question message
+	verdict  agent.Verdict
+}
+
 func newSession(ctx context.Context, p Provider, r agent.Request, argv []string, prompt []acp.ContentBlock) *session {
 	ctx, cancel := context.WithCancel(ctx)
 	return &session{
 		provider: p, request: r, argv: argv, prompt: prompt, folder: workdir.Folder{Dir: r.Options.Cwd, User: p.User},
 		f: newFold(r), replaying: true, deciding: map[string]context.CancelFunc{}, decided: make(chan decision), terminals: map[string]*terminal{},
 		context: func() context.Context { return ctx }, cancel: cancel, outbox: pipe.NewOutbox(), news: make(chan struct{}, 1),
-	}
-}
-
-// Events runs the program and yields what it does; see [agent.Session].
-func (s *session) Events() iter.Seq2[*wire.Event, error] {
-	return func(yield func(*wire.Event, error) bool) {
-		defer s.Close() //nolint:errcheck // survivors were reported
-		attaches := s.request.Host.Has(programName)
-		if !attaches && !s.yieldEvents(yield, []*wire.Event{s.startEvent()}) {
-			return
-		}
-		p, err := s.launchProgram()
-		switch {
-		case err != nil && attaches:
-			yield(nil, err)
-			return
-		case errors.Is(err, process.ErrGone):
-			yield(nil, agent.ErrLost)
-			return
-		case err != nil:
-			s.yieldEvents(yield, []*wire.Event{s.startFailed(err)})
-			return
-		case p == nil: // it has been closed
-			return
-		case attaches && !p.Attached:
-			yield(nil, errors.New("acp: the agent's program isn't there any more"))
-			return
-		}
-		s.restoreRest(p.Last)
-		stop := context.AfterFunc(s.context(), func() { _ = s.closeProgram() }) // Close reports it
-		defer stop()
-		s.driveProgram(p, yield)
 	}
 }
 
@@ -110,47 +80,19 @@ func (s *session) yieldEvents(yield func(*wire.Event, error) bool, events []*wir
 	return true
 }
 
-func (s *session) startEvent() *wire.Event {
-	r := s.request
-	return &wire.Event{Timestamp: nowMillis(), SessionID: r.SessionID, Payload: &wire.AgentStart{
-		Model: r.Options.Model, Prompt: r.Prompt, Provider: "acp", Cwd: r.Options.Cwd, Resumed: r.Resume || r.ForkOf != "",
-	}}
+// placeEvents gives events their place in the program's journal.
+func (s *session) placeEvents(events []*wire.Event) []*wire.Event {
+	for _, e := range events {
+		e.JournalOffset, e.JournalIndex = s.offset, s.index
+		s.index++
+	}
+	return events
 }
 
-func (s *session) startFailed(err error) *wire.Event {
-	text := err.Error()
-	if errors.Is(err, exec.ErrNotFound) {
-		text = fmt.Sprintf("%s isn't in the PATH of the runner: install it, or give its path in command", s.argv[0])
+func (s *session) put(m message) {
+	if err := s.outbox.Put(m); err != nil {
+		s.provider.Logger.Debug("line not sent", "method", m.Method, "error", err)
 	}
-	return &wire.Event{Timestamp: nowMillis(), SessionID: s.request.SessionID, Payload: &wire.AgentError{
-		ErrorType: wire.ErrorStartFailed, Message: "the agent didn't start: " + toValidUTF8(text), Severity: wire.SeverityError, Phase: "lifecycle",
-	}}
-}
-
-// programName is that of the program among those of its host.
-const programName = "agent"
-
-// launchProgram starts the program, or attaches to the one that is there. It returns nil if the session has been closed.
-func (s *session) launchProgram() (*process.Process, error) {
-	path := s.argv[0]
-	if strings.ContainsRune(path, filepath.Separator) {
-		if !filepath.IsAbs(path) {
-			path = filepath.Join(s.request.Options.Cwd, path)
-		}
-	}
-	path, err := exec.LookPath(path)
-	if err != nil && !s.request.Host.Has(programName) {
-		return nil, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed || s.context().Err() != nil {
-		return nil, nil
-	}
-	s.process, err = s.request.Host.Start(process.Config{
-		Name: programName, Argv: append([]string{path}, s.argv[1:]...), Dir: s.request.Options.Cwd, Journal: true, KeepStderr: true, Env: s.environ(),
-	})
-	return s.process, err
 }
 
 // environ is the environment of the agent and its terminals.

@@ -1,6 +1,10 @@
 package acp
 
-import "code.wake.dev/wake/pkg/wire"
+import (
+	"strings"
+
+	"code.wake.dev/wake/pkg/wire"
+)
 
 // stateVersion is that of [state]. A change of its fields, or of what they mean, adds one: a runner of
 // another version must not go on from it.
@@ -130,4 +134,14 @@ func (x *state) fillMaps() {
 	if x.Questions == nil {
 		x.Questions = map[string]string{}
 	}
+}
+
+// names are what something can be chosen from.
+type names []string
+
+func (n names) text() string {
+	if len(n) == 0 {
+		return ""
+	}
+	return ": " + strings.Join(n, ", ")
 }
