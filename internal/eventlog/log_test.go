@@ -228,6 +228,39 @@ func TestReadFromTheLeader(t *testing.T) {
 	p.texts("r", "n", 1200)
 }
 
+// A reader whose server is gone waits for it, and has nothing to give meanwhile.
+func TestReadFromNoLeader(t *testing.T) {
+	t.Parallel()
+	a := newAway(t, eventlog.Options{MaxBackoff: 20 * time.Millisecond})
+	w := a.claim("r", "n")
+	enqueue(t, w, 0, 50)
+	if err := w.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	a.withStream(func(c *jetstream.StreamConfig) { c.AllowDirect = false })
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var positions []uint64
+	for e, err := range a.Read(ctx, eventlog.Query{Run: "r"}) {
+		if err != nil {
+			if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
+				t.Errorf("the reader failed: %v", err)
+			}
+			break
+		}
+		if positions = append(positions, e.Pos); len(positions) == 20 {
+			a.server.Stop()
+			time.AfterFunc(100*time.Millisecond, cancel)
+		}
+		if len(positions) > 30 {
+			break
+		}
+	}
+	if len(positions) != 20 || positions[19] != 20 {
+		t.Errorf("it gave the positions %v", positions)
+	}
+}
+
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	p := one(t, eventlog.Options{})
