@@ -411,7 +411,7 @@ func (w *writing) nameContent(n *node, content []byte, err error) error {
 
 // learn takes over what a snapshot holds, so that it isn't stored again.
 func (f *Folder) learn(ctx context.Context, id string) error {
-	r := reading{store: f.store.Reader}
+	r := unpacker{store: f.store.Reader}
 	m, err := r.manifest(ctx, id)
 	if err != nil {
 		return err
@@ -429,7 +429,7 @@ func (f *Folder) learn(ctx context.Context, id string) error {
 	return err
 }
 
-func (k known) learnFolder(ctx context.Context, r *reading, folder entry, depth int) (meaning digest, err error) {
+func (k known) learnFolder(ctx context.Context, r *unpacker, folder entry, depth int) (meaning digest, err error) {
 	list, err := r.list(ctx, folder, depth)
 	if err != nil {
 		return meaning, err

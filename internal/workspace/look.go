@@ -43,7 +43,7 @@ type Content struct {
 
 // List returns what a snapshot holds.
 func (r *Reader) List(ctx context.Context, id string) (Content, error) {
-	from := reading{store: r}
+	from := unpacker{store: r}
 	m, err := from.manifest(ctx, id)
 	if err != nil {
 		return Content{}, err
@@ -57,7 +57,7 @@ func (r *Reader) List(ctx context.Context, id string) (Content, error) {
 // File returns a file, folder or link by its path, of a file the first bytes of its content, up to most or a little
 // more. It fails with [fs.ErrNotExist].
 func (r *Reader) File(ctx context.Context, id, path string, most int64) (File, []byte, error) {
-	from := reading{store: r}
+	from := unpacker{store: r}
 	m, err := from.manifest(ctx, id)
 	if err != nil {
 		return File{}, nil, err
@@ -95,7 +95,7 @@ func (r *Reader) File(ctx context.Context, id, path string, most int64) (File, [
 }
 
 // survey visits all that is in a folder, folders before what is in them, and returns what the folder means.
-func (r *reading) survey(ctx context.Context, folder entry, path []string, visit func([]string, entry)) (meaning digest, err error) {
+func (r *unpacker) survey(ctx context.Context, folder entry, path []string, visit func([]string, entry)) (meaning digest, err error) {
 	list, err := r.list(ctx, folder, len(path))
 	if err != nil {
 		return meaning, err
@@ -120,7 +120,7 @@ type Change = wire.FolderChange
 
 // Compare returns how snapshot b differs from a, in order.
 func (r *Reader) Compare(ctx context.Context, a, b string) ([]Change, error) {
-	c := comparison{a: reading{store: r}, b: reading{store: r}}
+	c := comparison{a: unpacker{store: r}, b: unpacker{store: r}}
 	before, err := c.a.manifest(ctx, a)
 	if err != nil {
 		return nil, err
@@ -135,7 +135,7 @@ func (r *Reader) Compare(ctx context.Context, a, b string) ([]Change, error) {
 
 // comparison compares two snapshots.
 type comparison struct {
-	a, b    reading
+	a, b    unpacker
 	changes []Change
 }
 

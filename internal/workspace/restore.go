@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reading reads a snapshot.
-type reading struct {
+// unpacker reads a snapshot from its packs.
+type unpacker struct {
 	store   *Reader
 	entries int   // that were read
 	bytes   int64 // of their files
@@ -29,7 +29,7 @@ type reading struct {
 	pack    []byte
 }
 
-func (r *reading) manifest(ctx context.Context, id string) (manifest, error) {
+func (r *unpacker) manifest(ctx context.Context, id string) (manifest, error) {
 	if id == "" {
 		return manifest{V: manifestVersion, Root: entry{Type: typeFolder, Mode: 0o700}}, nil
 	}
@@ -42,7 +42,7 @@ func (r *reading) manifest(ctx context.Context, id string) (manifest, error) {
 }
 
 // content returns what chunks hold. One pack is kept: lists lie beside each other.
-func (r *reading) content(ctx context.Context, chunks []chunk) (all []byte, err error) {
+func (r *unpacker) content(ctx context.Context, chunks []chunk) (all []byte, err error) {
 	for _, c := range chunks {
 		if c.Pack != r.name {
 			if r.pack, err = r.store.getPack(ctx, c.Pack); err != nil {
@@ -72,7 +72,7 @@ func (c chunk) cut(pack []byte) ([]byte, error) {
 }
 
 // list returns what is in a folder.
-func (r *reading) list(ctx context.Context, folder entry, depth int) ([]entry, error) {
+func (r *unpacker) list(ctx context.Context, folder entry, depth int) ([]entry, error) {
 	if depth > maxDepth {
 		return nil, fmt.Errorf("%w: it is too deep", ErrDamaged)
 	}
@@ -99,7 +99,7 @@ func (r *reading) list(ctx context.Context, folder entry, depth int) ([]entry, e
 }
 
 // walk visits all that is in a folder, folders before what is in them.
-func (r *reading) walk(ctx context.Context, folder entry, path []string, visit func(path []string, e entry) error) error {
+func (r *unpacker) walk(ctx context.Context, folder entry, path []string, visit func(path []string, e entry) error) error {
 	if err := visit(path, folder); err != nil {
 		return err
 	}
@@ -133,7 +133,7 @@ func (r *Reader) Restore(ctx context.Context, id, dir string) (_ Snapshot, err e
 		return Snapshot{}, fmt.Errorf("workspace: %w", err)
 	}
 	defer func() { removeAll(tmp) }() // gone if it was renamed
-	from := reading{store: r}
+	from := unpacker{store: r}
 	m, err := from.manifest(ctx, id)
 	if err != nil {
 		return Snapshot{}, err

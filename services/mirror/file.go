@@ -27,12 +27,12 @@ type file struct {
 	rec      transcriptRecord
 	revision uint64 // of its record; 0: there is none
 	untold   bool   // there may be lines that weren't told
-	reading  *reading
+	state    *fileState
 	writer   *eventlog.Writer
 }
 
-// reading is what is needed to append on.
-type reading struct {
+// fileState is what is needed to append on.
+type fileState struct {
 	size   int64
 	whole  []byte          // what was kept, until it is written once more: so this process takes it over
 	digest hash.Hash       // of all lines
@@ -70,7 +70,7 @@ func (f *file) source() string {
 
 // open reads what is kept and what was told of it.
 func (f *file) open(ctx context.Context) error {
-	if f.reading != nil {
+	if f.state != nil {
 		return nil
 	}
 	if err := f.s.checkRun(ctx); err != nil {
@@ -84,11 +84,11 @@ func (f *file) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r := &reading{
+	r := &fileState{
 		whole: content, digest: sha256.New(), ids: map[string]bool{}, lines: session.NewIndex(told), told: known,
 		events: claude.NewNormalizer(claude.NormalizerOptions{Format: claude.Transcript, Provider: "sdk", PriceOf: f.s.m.cfg.Prices.Of}),
 	}
-	f.reading = r
+	f.state = r
 	for line := range bytes.Lines(content) {
 		f.take(bytes.TrimRight(line, "\n"))
 	}
@@ -121,7 +121,7 @@ func (f *file) toldKeys(ctx context.Context) (told map[string]bool, known bool, 
 
 // keep stores the entries that aren't kept, and then the record.
 func (f *file) keep(ctx context.Context, q programRequest, next transcriptRecord) error {
-	r := f.reading
+	r := f.state
 	lines := f.freshLines(q)
 	var added bytes.Buffer
 	for _, l := range lines {
@@ -165,7 +165,7 @@ type transcriptLine struct {
 // freshLines returns the entries that aren't kept. One without a uuid is always fresh, unless the whole batch is one that
 // the program tries again, and that was kept.
 func (f *file) freshLines(q programRequest) (fresh []transcriptLine) {
-	r := f.reading
+	r := f.state
 	if q.Again && r.hasLanded(q.lines) {
 		return nil
 	}
@@ -181,7 +181,7 @@ func (f *file) freshLines(q programRequest) (fresh []transcriptLine) {
 }
 
 // hasLanded reports whether the last lines are those of a batch, less such as had been there before.
-func (r *reading) hasLanded(batch []transcriptLine) bool {
+func (r *fileState) hasLanded(batch []transcriptLine) bool {
 	at, landed := len(r.sums), false
 	for _, b := range slices.Backward(batch) {
 		sum := sumOf(b.text)
@@ -203,7 +203,7 @@ func sumOf(text []byte) (sum [16]byte) {
 
 // take takes a line that is kept, and what is to be told of it.
 func (f *file) take(text []byte) {
-	r := f.reading
+	r := f.state
 	r.digest.Write(text)
 	r.digest.Write([]byte{'\n'})
 	r.size += int64(len(text)) + 1
@@ -237,7 +237,7 @@ func (f *file) take(text []byte) {
 const maxEvents = 200
 
 // lastChunk returns the chunk that is open.
-func (r *reading) lastChunk() *lineChunk {
+func (r *fileState) lastChunk() *lineChunk {
 	if n := len(r.pending); n > 0 && r.pending[n-1].mark.Digest == "" {
 		return r.pending[n-1]
 	}
@@ -247,13 +247,13 @@ func (r *reading) lastChunk() *lineChunk {
 }
 
 // sealChunk has a chunk go up to here.
-func (r *reading) sealChunk(c *lineChunk) {
+func (r *fileState) sealChunk(c *lineChunk) {
 	c.mark.Offset, c.mark.Digest = r.size, hex.EncodeToString(r.digest.Sum(nil))
 }
 
 // tell tells what is to be told: each chunk, and how far it goes, as one.
 func (f *file) tell(ctx context.Context) error {
-	r := f.reading
+	r := f.state
 	exec := run.ExecID(f.node(), 1)
 	if c := r.lastChunk(); len(c.mark.Lines) > 0 {
 		r.sealChunk(c)
@@ -302,7 +302,7 @@ func (f *file) claim(ctx context.Context) error {
 	}
 	f.writer = claimed
 	_, known, err := f.toldKeys(ctx)
-	if err == nil && known != f.reading.told {
+	if err == nil && known != f.state.told {
 		err = fmt.Errorf("mirror: node %s: %w", f.node(), errElsewhere)
 	}
 	return err
@@ -374,5 +374,5 @@ func (f *file) close(ctx context.Context) {
 	if f.writer != nil {
 		_ = f.writer.Close(ctx) // what was appended is stored
 	}
-	f.writer, f.reading = nil, nil
+	f.writer, f.state = nil, nil
 }

@@ -34,13 +34,13 @@ type file struct {
 	node     string
 	known    bool // what the log has of it was looked up
 	mark     *wire.TranscriptRead
-	reading  *reading // nil: it is at rest
-	refused  bool     // its session is none of ours
-	troubled bool     // it couldn't be read, which was said
+	cursor   *fileCursor // nil: it is at rest
+	refused  bool        // its session is none of ours
+	troubled bool        // it couldn't be read, which was said
 }
 
-// reading is a file that is being read.
-type reading struct {
+// fileCursor is a file that is being read.
+type fileCursor struct {
 	identity string
 	offset   int64
 	changed  time.Time // of the file, when it was read to its end
@@ -144,15 +144,15 @@ func (w *Watcher) advanceFile(ctx context.Context, f *file) (more bool, err erro
 		f.tale.foreign = true
 		return false, nil
 	}
-	other := f.reading != nil && !f.reading.isOf(in, info)
+	other := f.cursor != nil && !f.cursor.isOf(in, info)
 	if other {
-		f.reading = nil
+		f.cursor = nil
 	}
-	if f.reading == nil {
+	if f.cursor == nil {
 		if !other && f.mark != nil && f.mark.Offset == info.Size() && f.mark.Identity == session.Identity(info) {
 			return false, nil
 		}
-		if f.reading, err = w.beginReading(ctx, f, info); err != nil {
+		if f.cursor, err = w.beginReading(ctx, f, info); err != nil {
 			return false, err
 		}
 	}
@@ -160,8 +160,8 @@ func (w *Watcher) advanceFile(ctx context.Context, f *file) (more bool, err erro
 }
 
 // beginReading begins at the beginning: the events of a line depend on those before it.
-func (w *Watcher) beginReading(ctx context.Context, f *file, info os.FileInfo) (*reading, error) {
-	r := &reading{
+func (w *Watcher) beginReading(ctx context.Context, f *file, info os.FileInfo) (*fileCursor, error) {
+	r := &fileCursor{
 		identity: session.Identity(info), sum: sha256.New(), lines: session.NewIndex(nil), events: w.newNormalizer(),
 	}
 	if f.mark != nil {
@@ -183,7 +183,7 @@ func (w *Watcher) newNormalizer() *claude.Normalizer {
 
 // isOf reports whether a file is the one that was read so far: the same, not shorter, with the same last bytes that were read,
 // and not written to without growing.
-func (r *reading) isOf(in io.ReaderAt, info os.FileInfo) bool {
+func (r *fileCursor) isOf(in io.ReaderAt, info os.FileInfo) bool {
 	if session.Identity(info) != r.identity || info.Size() < r.offset || info.Size() == r.offset && !r.changed.IsZero() && !info.ModTime().Equal(r.changed) {
 		return false
 	}
@@ -194,7 +194,7 @@ func (r *reading) isOf(in io.ReaderAt, info os.FileInfo) bool {
 
 // readLines tells the next lines.
 func (w *Watcher) readLines(ctx context.Context, f *file, in *os.File) (more bool, err error) {
-	r := f.reading
+	r := f.cursor
 	if r.offset == 0 && (r.silent == 0 && f.mark != nil && !r.anew || r.silent > f.size) {
 		return w.readAnew(ctx, f)
 	}
@@ -240,7 +240,7 @@ func (w *Watcher) untoldRest(ctx context.Context, f *file) ([]*wire.Event, error
 	if len(f.mark.Lines) > 0 {
 		return nil, nil // the last message may go on
 	}
-	rest := f.reading.events.Rest()
+	rest := f.cursor.events.Rest()
 	if len(rest) == 0 {
 		return nil, nil
 	}
@@ -280,9 +280,9 @@ func (w *Watcher) readAnew(ctx context.Context, f *file) (bool, error) {
 		return false, err
 	}
 	w.logger.Info("a session file was rewritten", "file", f.name, "run", f.tale.run)
-	f.reading.lines, f.reading.printed = session.NewIndex(told), printed
-	f.reading.events = w.newNormalizer()
-	f.reading.sum, f.reading.offset, f.reading.silent, f.reading.tail, f.reading.anew = sha256.New(), 0, 0, nil, true
+	f.cursor.lines, f.cursor.printed = session.NewIndex(told), printed
+	f.cursor.events = w.newNormalizer()
+	f.cursor.sum, f.cursor.offset, f.cursor.silent, f.cursor.tail, f.cursor.anew = sha256.New(), 0, 0, nil, true
 	return true, nil
 }
 
@@ -294,7 +294,7 @@ type chunk struct {
 }
 
 // takeLine takes a line: that of the file, or one that is too long.
-func (r *reading) takeLine(c *chunk, line []byte, long *claude.LineTooLongError) {
+func (r *fileCursor) takeLine(c *chunk, line []byte, long *claude.LineTooLongError) {
 	text := line
 	if long != nil {
 		text = long.Head
@@ -326,7 +326,7 @@ func (r *reading) takeLine(c *chunk, line []byte, long *claude.LineTooLongError)
 
 // tellChunk stores a chunk, and how far it goes, as one.
 func (w *Watcher) tellChunk(ctx context.Context, f *file, c *chunk) error {
-	r := f.reading
+	r := f.cursor
 	if c.mark.Digest = hex.EncodeToString(r.sum.Sum(nil)); r.anew && !c.ended {
 		c.mark.Offset, c.mark.Digest = 0, hex.EncodeToString(sha256.New().Sum(nil)) // until it is whole, it is to be read from its beginning
 	} else {
@@ -374,7 +374,7 @@ func (w *Watcher) tellChunk(ctx context.Context, f *file, c *chunk) error {
 
 // tellRest tells what waits for another line, which hasn't come for a while.
 func (w *Watcher) tellRest(ctx context.Context, f *file) error {
-	r := f.reading
+	r := f.cursor
 	if r == nil || r.anew || r.offset < r.silent {
 		return nil
 	}
@@ -459,11 +459,11 @@ func nodeOf(name string) string {
 
 // close lets go of what is needed to read on.
 func (f *file) close(ctx context.Context) {
-	if f.reading != nil && f.reading.writer != nil {
-		_ = f.reading.writer.Close(ctx) // what was appended is stored
+	if f.cursor != nil && f.cursor.writer != nil {
+		_ = f.cursor.writer.Close(ctx) // what was appended is stored
 	}
-	f.reading = nil
+	f.cursor = nil
 }
 
 // forget has what the log has of a file looked up again.
-func (f *file) forget() { f.reading, f.mark, f.known = nil, nil, false }
+func (f *file) forget() { f.cursor, f.mark, f.known = nil, nil, false }
