@@ -220,7 +220,7 @@ func figuresOf(d wire.DiffResponse) []sidePair {
 		if f.EndedAt == 0 || f.StartedAt == 0 {
 			return ""
 		}
-		return timeline.Span(f.EndedAt - f.StartedAt)
+		return timeline.Took(f.EndedAt - f.StartedAt)
 	})
 	return all
 }

@@ -29,7 +29,7 @@ var templateFiles embed.FS
 var templates = sync.OnceValue(func() *template.Template { //nolint:gochecknoglobals // constant
 	return template.Must(template.Must(template.New("console").Funcs(template.FuncMap{
 		"safe": timeline.Sanitize, "line": func(s string) string { return timeline.Line(s, 400) }, "short": func(s string) string { return timeline.Line(s, 90) },
-		"cost": timeline.Cost, "span": timeline.Span, "count": shortCount, "clock": clockText, "ago": agoText, "asset": assetURL, "ansi": colored, "failed": isFailedCall,
+		"cost": timeline.Cost, "span": timeline.Took, "count": shortCount, "clock": clockText, "ago": agoText, "asset": assetURL, "ansi": colored, "failed": isFailedCall,
 		"input": timeline.Input, "pieces": piecesOf, "list": func(v ...any) []any { return v }, "json": prettyValue, "dict": pairsOf, "pretty": prettyText, "state": stateWord, "add": func(a, b int) int { return a + b },
 	}).Parse(graph.Template)).ParseFS(templateFiles, "templates/*.html"))
 })

@@ -34,7 +34,7 @@ var pageHTML string
 // them in the file.
 func HTML(w io.Writer, r Run, events Events) (Result, error) {
 	page, err := template.New("page").Funcs(template.FuncMap{
-		"number": groupDigits, "took": spanText, "size": formatBytes,
+		"number": groupDigits, "took": timeline.Took, "size": formatBytes,
 	}).Parse(graph.Template + pageHTML)
 	if err != nil {
 		return Result{}, err
@@ -476,17 +476,6 @@ func elapsedText(first, at int64) string {
 		return fmt.Sprintf("%d:%02d:%02d", int(d.Hours()), int(d.Minutes())%60, int(d.Seconds())%60)
 	}
 	return fmt.Sprintf("%d:%04.1f", int(d.Minutes()), d.Seconds()-60*float64(int(d.Minutes())))
-}
-
-// spanText writes a span of ms, short ones precisely.
-func spanText(ms int64) string {
-	switch {
-	case ms < 1000:
-		return strconv.FormatInt(ms, 10) + " ms"
-	case ms < 60_000:
-		return fmt.Sprintf("%.1f s", float64(ms)/1000)
-	}
-	return timeline.Span(ms)
 }
 
 func formatDollars(x float64) string { return fmt.Sprintf("$%.4f", x) }

@@ -162,6 +162,17 @@ func Span(ms int64) string {
 	return twoUnits(s/86400, "d", s%86400/3600, "h")
 }
 
+// Took is how long something took, short times precisely: "120 ms", "4.2 s", then as [Span].
+func Took(ms int64) string {
+	switch {
+	case ms < 1000:
+		return fmt.Sprintf("%d ms", max(ms, 0))
+	case ms < 60_000:
+		return fmt.Sprintf("%.1f s", float64(ms)/1000)
+	}
+	return Span(ms)
+}
+
 func twoUnits(a int64, unit string, b int64, smaller string) string {
 	if b == 0 {
 		return fmt.Sprintf("%d%s", a, unit)

@@ -83,6 +83,28 @@ func TestPages(t *testing.T) {
 	}
 }
 
+// Many wait, and a run that was shared has many calls.
+func TestBusyPages(t *testing.T) {
+	axe := read(t, wanted(t, "WAKE_AXE"))
+	w := newWorld(t)
+	for i := range 12 {
+		w.wake("run", "deploy.yaml", "--fixtures", "fixtures", "--id", fmt.Sprint("deploy-", i), "--detach")
+	}
+	w.write("busy.yaml", "name: busy\nnodes:\n  - {id: coder, type: agent, input: {prompt: \"Go on.\"}}\n")
+	w.write("busy/coder.json", busyAgent(t, 700))
+	w.wake("run", "busy.yaml", "--fixtures", "busy", "--id", "busy")
+	w.until("twelve wait", func() bool { return strings.Count(w.wake("approvals"), "make deploy") == 12 })
+	link, _, _ := strings.Cut(w.wake("share", "busy"), "\n")
+	page := w.openTab()
+	for _, l := range looks {
+		for name, path := range map[string]string{"fleet-waits": "/", "shared-busy": strings.TrimPrefix(link, w.origin()), "busy-spend": "/runs/busy#spend"} {
+			page.see(path, l)
+			page.checkPage(name+" "+l.name(), axe)
+			page.shoot(name + "-" + l.name())
+		}
+	}
+}
+
 // The pages of what a real agent has printed, and of its compaction: all that such an agent does is to be seen.
 func TestRecordedPages(t *testing.T) {
 	axe := read(t, wanted(t, "WAKE_AXE"))

@@ -48,7 +48,8 @@ var (
 type host struct {
 	*world
 
-	log *eventlog.Log
+	log     *eventlog.Log
+	console *console.Console
 }
 
 func newHost(t *testing.T) *host {
@@ -68,15 +69,15 @@ func newHost(t *testing.T) *host {
 	}
 	logtest.Go(t, shots.Run)
 	logtest.Serve(t, h.log)
-	c, err := console.New(console.Config{
-		Addr: "127.0.0.1:0", Names: subjects.Default, By: "tester", Logger: slog.New(slog.DiscardHandler),
+	h.console, err = console.New(console.Config{
+		Addr: "127.0.0.1:0", Public: "https://ops.example/", Names: subjects.Default, By: "tester", Logger: slog.New(slog.DiscardHandler),
 		Connect: func(context.Context) (*nats.Conn, error) { return nats.Connect("", nats.InProcessServer(s)) },
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	logtest.Go(t, c.Run)
-	h.url = c.URL()
+	logtest.Go(t, h.console.Run)
+	h.url = h.console.URL()
 	return h
 }
 
@@ -155,6 +156,43 @@ func percent(sorted []float64, p float64) float64 {
 		return 0
 	}
 	return sorted[min(len(sorted)-1, int(p*float64(len(sorted))))]
+}
+
+// The page of a link that answers a question: it shows all of what is asked, to whoever has the link.
+func TestAnswerPage(t *testing.T) {
+	axe := read(t, wanted(t, "WAKE_AXE"))
+	h := newHost(t)
+	_, agent, err := bench.Begin(t.Context(), h.log, "r")
+	if err != nil {
+		t.Fatal(err)
+	}
+	input, err := wire.Marshal(map[string]any{"command": "make deploy ENV=production && " + strings.Repeat("curl -fsS https://example.com/healthz && ", 5) + "echo done"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := time.Now().UnixMilli()
+	pos, err := agent.Append(t.Context(), &wire.Event{ExecID: "coder#1", CallID: "c1", Timestamp: asked, Payload: &wire.ToolIntent{ToolName: "Bash", ToolInput: input}},
+		&wire.Event{ExecID: "coder#1", CallID: "c1", Timestamp: asked, Payload: &wire.PermissionRequired{ToolName: "Bash", ToolInput: input}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := wire.Marshal(map[string]any{"callId": "c1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := h.console.AnswerLink(&wire.Alert{Kind: "waiting", RunID: "r", NodeID: "coder", Timestamp: asked, Position: wire.Position{Incarnation: h.log.Incarnation(), Seq: pos}, Data: data})
+	path := strings.TrimPrefix(link, "https://ops.example")
+	page := h.openTab()
+	for _, l := range looks {
+		page.see(path, l)
+		if !strings.Contains(eval[string](page, `document.body.innerText`), "ENV=production") {
+			t.Fatalf("the page of %q doesn't ask: %s", link, eval[string](page, `document.body.innerText`))
+		}
+		page.checkPage("answer "+l.name(), axe)
+		page.shoot("answer-" + l.name())
+		page.see("/answer/nothing", l)
+		page.shoot("answer-gone-" + l.name())
+	}
 }
 
 // Thousands of runs, of which 50 change every second: a page is there within a second, shows a change within a second, has few

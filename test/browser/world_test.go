@@ -7,10 +7,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -163,7 +165,8 @@ type tab struct {
 
 	mu       sync.Mutex
 	requests []string
-	problems []string // errors of scripts, what policies refused, dialogs
+	open     map[network.RequestID]string // what the page itself has asked for and not got yet
+	problems []string                     // errors of scripts, what policies refused, dialogs
 }
 
 // look is how somebody looks at a page.
@@ -193,7 +196,7 @@ func (w *world) openTab() *tab {
 	w.Cleanup(stop)
 	ctx, cancel := chromedp.NewContext(allocator)
 	w.Cleanup(cancel)
-	t := &tab{world: w, Context: ctx}
+	t := &tab{world: w, Context: ctx, open: map[network.RequestID]string{}}
 	chromedp.ListenTarget(ctx, t.hear)
 	if err := chromedp.Run(ctx); err != nil { // the browser lives as long as the context of the first one
 		w.Fatal(err)
@@ -209,6 +212,13 @@ func (t *tab) hear(event any) {
 	switch e := event.(type) {
 	case *network.EventRequestWillBeSent:
 		t.requests = append(t.requests, e.Request.URL)
+		if e.Type == network.ResourceTypeFetch {
+			t.open[e.RequestID] = e.Request.URL
+		}
+	case *network.EventLoadingFinished:
+		delete(t.open, e.RequestID)
+	case *network.EventLoadingFailed:
+		delete(t.open, e.RequestID)
 	case *runtime.EventExceptionThrown:
 		t.problems = append(t.problems, e.ExceptionDetails.Error())
 	case *page.EventJavascriptDialogOpening:
@@ -247,16 +257,29 @@ func (t *tab) see(path string, l look) {
 	}
 	t.run(emulation.SetDeviceMetricsOverride(l.width, l.height, 1, l.width < 600),
 		emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}),
-		chromedp.Navigate("about:blank"), chromedp.Navigate(t.origin()+path), chromedp.WaitReady("main", chromedp.ByQuery))
+		chromedp.Navigate("about:blank"))
+	t.mu.Lock()
+	clear(t.open) // of the page before: of what was given up there is no end
+	t.mu.Unlock()
+	t.run(chromedp.Navigate(t.origin()+path), chromedp.WaitReady("main", chromedp.ByQuery))
 	t.settle()
 }
 
-// settle waits until the page has asked for nothing for a while.
+// settle waits until all requests of the page are answered and it has asked for nothing for a while.
 func (t *tab) settle() {
 	t.Helper()
-	count := func() int { t.mu.Lock(); defer t.mu.Unlock(); return len(t.requests) }
+	count := func() (all int, open []string) {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		return len(t.requests), slices.Collect(maps.Values(t.open))
+	}
+	begun := time.Now()
 	for still, last := 0, -1; still < 6; time.Sleep(50 * time.Millisecond) {
-		if n := count(); n == last {
+		n, open := count()
+		if time.Since(begun) > 30*time.Second && len(open) > 0 {
+			t.Fatalf("in half a minute no answer: %v", open)
+		}
+		if n == last && len(open) == 0 {
 			still++
 		} else {
 			still, last = 0, n
@@ -302,7 +325,7 @@ func (t *tab) checkPage(name, axe string) {
 		wide := eval[string](t, `[...document.querySelectorAll('main *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1 && !e.closest('.scroll,pre,.tabs')).slice(0, 3).map(e => e.outerHTML.slice(0, 120)).join(' | ')`)
 		t.Errorf("%s: %d pixels wider than the window: %s", name, over, wide)
 	}
-	if n := eval[int](t, `document.querySelectorAll('*').length`); n > 5000 {
+	if n := eval[int](t, `document.querySelectorAll('*').length`); n > 5000 && !strings.HasPrefix(name, "shared") { // a shared run is one page with all in it
 		t.Errorf("%s: %d elements", name, n)
 	}
 	t.checkQuiet(name)
