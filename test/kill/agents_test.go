@@ -4,6 +4,7 @@ package kill_test
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -172,7 +173,8 @@ func (l *bench) dieAtPoints(r *lab.Runner, seen <-chan lab.Seen) {
 			select {
 			case x := <-seen:
 				if x.E.Type() == wire.TypeFlowPaused {
-					l.rerunLost(r)
+					node := l.rerunLost(r)
+					maps.DeleteFunc(counts, func(x told, _ int) bool { return x.node == node })
 				}
 				counts[told{x.E.NodeID, x.E.Type()}]++
 			case <-deadline:
@@ -191,7 +193,7 @@ func (l *bench) dieAtPoints(r *lab.Runner, seen <-chan lab.Seen) {
 
 // rerunLost runs a node again of which the run waits for a decision: Claude Code keeps nothing of a session that is cut off in its first moments.
 // Nothing else may be so: the node says that there is no such session, and there is none; and none of its calls had begun.
-func (l *bench) rerunLost(r *lab.Runner) {
+func (l *bench) rerunLost(r *lab.Runner) (node string) {
 	l.Helper()
 	l.Reach("stages", agentPatience, wire.RunPaused)
 	entries := l.Stored("stages")
@@ -224,6 +226,7 @@ func (l *bench) rerunLost(r *lab.Runner) {
 	}
 	l.Tell("RERUN %s, whose session is lost", failed.NodeID)
 	l.Wake("resume", "stages", "--rerun", failed.NodeID)
+	return failed.NodeID
 }
 
 // killAgents kills all that runners have started, keepers first, as a power cut would: nobody sees anybody else's end.
