@@ -212,7 +212,10 @@ func (t *tab) hear(event any) {
 	switch e := event.(type) {
 	case *network.EventRequestWillBeSent:
 		t.requests = append(t.requests, e.Request.URL)
-		if e.Type == network.ResourceTypeFetch {
+		switch e.Type {
+		case network.ResourceTypeDocument:
+			clear(t.open) // of the page before: of what was given up there is no end
+		case network.ResourceTypeFetch:
 			t.open[e.RequestID] = e.Request.URL
 		}
 	case *network.EventLoadingFinished:
@@ -257,11 +260,7 @@ func (t *tab) see(path string, l look) {
 	}
 	t.run(emulation.SetDeviceMetricsOverride(l.width, l.height, 1, l.width < 600),
 		emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}),
-		chromedp.Navigate("about:blank"))
-	t.mu.Lock()
-	clear(t.open) // of the page before: of what was given up there is no end
-	t.mu.Unlock()
-	t.run(chromedp.Navigate(t.origin()+path), chromedp.WaitReady("main", chromedp.ByQuery))
+		chromedp.Navigate("about:blank"), chromedp.Navigate(t.origin()+path), chromedp.WaitReady("main", chromedp.ByQuery))
 	t.settle()
 }
 
@@ -294,6 +293,8 @@ func (t *tab) shoot(name string) {
 	if dir == "" {
 		return
 	}
+	// Lines that aren't in the window aren't drawn.
+	t.run(chromedp.Evaluate(`document.styleSheets[0].insertRule('* { content-visibility: visible !important }', document.styleSheets[0].cssRules.length)`, nil))
 	var picture []byte
 	t.run(chromedp.FullScreenshot(&picture, 100)) // what is below the window, too
 	if err := os.WriteFile(filepath.Join(dir, name+".png"), picture, 0o644); err != nil {
