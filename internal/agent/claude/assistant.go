@@ -174,22 +174,6 @@ func (t *thread) streamedCall(id string) *block {
 	return nil
 }
 
-// toolCall is a tool call.
-type toolCall struct {
-	thread  *thread
-	message string // that made it
-	turn    int
-	name    string
-	input   wire.Raw // nil once it is done
-	at      int64
-	done    bool
-	task    bool // what it has begun goes on, maybe behind its result
-	line    int  // in which it began or ended
-
-	executing bool // as far as was told
-	adopted   bool // a sub-agent's file is that of its own
-}
-
 // toolUse begins a call that a message made. It reports false if the call has
 // no id or name, or is another one under an id that is taken.
 func (n *Normalizer) toolUse(t *thread, message, id, name string, input wire.Raw) bool {

@@ -93,9 +93,6 @@ func (s *session) restoreRest(last process.Rest) (warnings []*wire.Event) {
 	return nil
 }
 
-// restEvery is the least time between two resting points of which the host is told.
-const restEvery = time.Second
-
 // reportRest tells the host that the journal isn't needed up to here, if nothing is open and
 // the log has all that came of it.
 func (s *session) reportRest(p *process.Process) {

@@ -346,14 +346,6 @@ func (s *session) recordDecision(d decision, yield func(*wire.Event, error) bool
 	return true
 }
 
-// sendReply sends an answer and expects its echo.
-func (s *session) sendReply(r controlResponse) {
-	s.expectEcho(r.Response.RequestID)
-	if err := s.outbox.Put(r); err != nil {
-		s.provider.Logger.Debug("answer not sent", "run_id", s.request.RunID, "node_id", s.request.NodeID, "error", err)
-	}
-}
-
 // concludeRun ends the session once the program's output has ended.
 func (s *session) concludeRun(p *process.Process, yield func(*wire.Event, error) bool) {
 	s.mu.Lock()

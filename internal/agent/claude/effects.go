@@ -36,9 +36,6 @@ func (n *Normalizer) fileChanged(c *toolCall, structured wire.Raw) {
 	n.emitForThread(c.thread, &wire.FileChanged{Path: path, Change: change})
 }
 
-// todos is the list of one agent.
-type todos struct{ items []wire.Todo }
-
 func (n *Normalizer) todosOf(t *thread) *todos {
 	l := n.todos[t.parent]
 	if l == nil {

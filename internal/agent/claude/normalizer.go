@@ -84,6 +84,89 @@ type Sent struct {
 	CommandID string
 }
 
+// thread is a conversation: the main one, or that of a sub-agent.
+type thread struct {
+	key    string // in [Normalizer.threads]
+	main   bool
+	parent string // the call that started it
+	agent  string // id of the sub-agent, if the stream tells it
+	line   int    // that was its last
+
+	message  string // id of the model's current message
+	model    string
+	blocks   []*block // of the current message that were streamed, in order
+	begun    bool     // the message has had content: its turn has begun
+	produced bool     // the message has had a whole block
+	streamed bool     // the message came with a message_start
+
+	usage   *callUsage // of the current message, until it is final
+	givenUp map[string]*block
+	answer  string // text of the last message with a whole block
+	owner   string // id of that message
+	stop    string // its stop reason, if the line told it
+}
+
+// block is a content block that is streamed.
+type block struct {
+	index   int
+	kind    string // text, thinking, tool_use …
+	number  int    // [wire.AgentText.Block]
+	pieces  bool   // a delta was emitted
+	content []byte // so far; a tool's input as JSON
+	call    wire.Raw
+	whole   bool // nothing of it is open any more
+	matched bool // its assistant line was there
+}
+
+// callUsage is the usage of one model call until it is final.
+type callUsage struct {
+	id, model, stop string
+	known           bool // numbers were read
+	input, output   int64
+	created, read_  *int64
+	hour            int64 // of created, what is kept for an hour
+}
+
+// thinkingTokens is an estimate that precedes a piece of thinking.
+type thinkingTokens struct {
+	message wire.Raw
+	delta   int64
+}
+
+// toolCall is a tool call.
+type toolCall struct {
+	thread  *thread
+	message string // that made it
+	turn    int
+	name    string
+	input   wire.Raw // nil once it is done
+	at      int64
+	done    bool
+	task    bool // what it has begun goes on, maybe behind its result
+	line    int  // in which it began or ended
+
+	executing bool // as far as was told
+	adopted   bool // a sub-agent's file is that of its own
+}
+
+// todos is the list of one agent.
+type todos struct{ items []wire.Todo }
+
+// outcome is how a result says the turn ended.
+type outcome uint8
+
+const (
+	succeeded outcome = iota
+	failed
+	interrupted
+)
+
+// tokens adds up token counts.
+type tokens struct {
+	input, output int64
+	created, read *int64
+}
+
 // NewNormalizer returns a normalizer for one execution.
 func NewNormalizer(o NormalizerOptions) *Normalizer {
 	if o.Source == "" {

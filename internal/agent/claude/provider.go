@@ -58,6 +58,9 @@ func (p *Provider) withDefaults() Provider {
 // startTimeout is how long the program may say nothing after its start, unless the request says.
 const startTimeout = time.Minute
 
+// restEvery is the least time between two resting points of which the host is told.
+const restEvery = time.Second
+
 // bypass is the permission mode that asks for nothing.
 const bypass = "bypassPermissions"
 

@@ -1,6 +1,10 @@
 package claude
 
-import "strings"
+import (
+	"strings"
+
+	"code.wake.dev/wake/pkg/wire"
+)
 
 // What the program writes as the result of a call that it was interrupted in, or that lost its
 // host before the answer, in the name of a user that has said nothing: the words of
@@ -51,4 +55,12 @@ func (n *Normalizer) isCutOff(id string, c *toolCall, message string) bool {
 		return isMissingResult(message)
 	}
 	return isMissingResult(message) || isFeigned(message)
+}
+
+// limitOver is when the limit is over because of which the program gave up; 0 if it doesn't say, or failed for another reason.
+func (n *Normalizer) limitOver(errorType string) int64 {
+	if errorType != wire.ErrorRateLimit || n.limit <= n.at {
+		return 0
+	}
+	return n.limit
 }

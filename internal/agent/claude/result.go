@@ -9,15 +9,6 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// outcome is how a result says the turn ended.
-type outcome uint8
-
-const (
-	succeeded outcome = iota
-	failed
-	interrupted
-)
-
 // readResult takes the end of a turn.
 func (n *Normalizer) readResult(m wire.Raw) bool {
 	subtype := stringAt(m, "subtype")

@@ -420,6 +420,14 @@ func (s *session) closeInput(force bool) bool {
 	return true
 }
 
+// sendReply sends an answer and expects its echo.
+func (s *session) sendReply(r controlResponse) {
+	s.expectEcho(r.Response.RequestID)
+	if err := s.outbox.Put(r); err != nil {
+		s.provider.Logger.Debug("answer not sent", "run_id", s.request.RunID, "node_id", s.request.NodeID, "error", err)
+	}
+}
+
 // noteEcho notes that the program has taken a message.
 func (s *session) noteEcho(uuid string) {
 	s.mu.Lock()

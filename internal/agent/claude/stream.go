@@ -8,40 +8,6 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// thread is a conversation: the main one, or that of a sub-agent.
-type thread struct {
-	key    string // in [Normalizer.threads]
-	main   bool
-	parent string // the call that started it
-	agent  string // id of the sub-agent, if the stream tells it
-	line   int    // that was its last
-
-	message  string // id of the model's current message
-	model    string
-	blocks   []*block // of the current message that were streamed, in order
-	begun    bool     // the message has had content: its turn has begun
-	produced bool     // the message has had a whole block
-	streamed bool     // the message came with a message_start
-
-	usage   *callUsage // of the current message, until it is final
-	givenUp map[string]*block
-	answer  string // text of the last message with a whole block
-	owner   string // id of that message
-	stop    string // its stop reason, if the line told it
-}
-
-// block is a content block that is streamed.
-type block struct {
-	index   int
-	kind    string // text, thinking, tool_use …
-	number  int    // [wire.AgentText.Block]
-	pieces  bool   // a delta was emitted
-	content []byte // so far; a tool's input as JSON
-	call    wire.Raw
-	whole   bool // nothing of it is open any more
-	matched bool // its assistant line was there
-}
-
 // threadOfLine returns the conversation that a line belongs to.
 func (n *Normalizer) threadOfLine(m wire.Raw) *thread {
 	parent, id := stringAt(m, "parent_tool_use_id"), stringAt(firstValue(m, "agent_id", "agentId"))
@@ -266,12 +232,6 @@ func (n *Normalizer) wholeBlock(t *thread, kind, content, signature string, numb
 	} else {
 		n.emitForThread(t, &wire.AgentText{Content: content, Block: number, Supersedes: supersedes})
 	}
-}
-
-// thinkingTokens is an estimate that precedes a piece of thinking.
-type thinkingTokens struct {
-	message wire.Raw
-	delta   int64
 }
 
 // takeTokens returns the estimate for the piece that is being emitted.

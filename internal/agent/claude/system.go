@@ -84,14 +84,6 @@ func (n *Normalizer) noteLimit(m wire.Raw) {
 	}
 }
 
-// limitOver is when the limit is over because of which the program gave up; 0 if it doesn't say, or failed for another reason.
-func (n *Normalizer) limitOver(errorType string) int64 {
-	if errorType != wire.ErrorRateLimit || n.limit <= n.at {
-		return 0
-	}
-	return n.limit
-}
-
 // readStatus tells of each request and of compactions; the end of one that failed
 // has no other sign.
 func (n *Normalizer) readStatus(m wire.Raw) bool {

@@ -108,3 +108,12 @@ func (n *Normalizer) isRewritten(t *thread, m wire.Raw, blocks []wire.Raw) bool 
 	}
 	return all
 }
+
+// pointOf returns the id under which a line of the main thread stands in the
+// agent's session, and can be forked at. Sub-agents have conversations of their own.
+func pointOf(t *thread, m wire.Raw) string {
+	if !t.main {
+		return ""
+	}
+	return stringAt(m, "uuid")
+}

@@ -7,15 +7,6 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// callUsage is the usage of one model call until it is final.
-type callUsage struct {
-	id, model, stop string
-	known           bool // numbers were read
-	input, output   int64
-	created, read_  *int64
-	hour            int64 // of created, what is kept for an hour
-}
-
 // takeNumbers takes newer numbers; fields that are missing keep theirs.
 func (u *callUsage) takeNumbers(r wire.Raw) {
 	if !hasValue(r, "input_tokens") && !hasValue(r, "output_tokens") {
@@ -97,12 +88,6 @@ func (n *Normalizer) windowOf(t *thread, model string) int64 {
 
 // longContext marks a model that is used with a window of a million tokens.
 const longContext = "[1m]"
-
-// tokens adds up token counts.
-type tokens struct {
-	input, output int64
-	created, read *int64
-}
 
 func (t *tokens) add(input, output int64, created, read *int64) {
 	t.input += input

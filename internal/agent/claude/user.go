@@ -62,15 +62,6 @@ func (n *Normalizer) userMessage(t *thread, m wire.Raw, content string) {
 	n.emitForThread(t, &wire.UserMessage{Content: content, Source: sent.Source, CommandID: sent.CommandID, Point: pointOf(t, m)})
 }
 
-// pointOf returns the id under which a line of the main thread stands in the
-// agent's session, and can be forked at. Sub-agents have conversations of their own.
-func pointOf(t *thread, m wire.Raw) string {
-	if !t.main {
-		return ""
-	}
-	return stringAt(m, "uuid")
-}
-
 // sourceOf tells a message's writer.
 func (n *Normalizer) sourceOf(t *thread, m wire.Raw, content string) string {
 	switch {
