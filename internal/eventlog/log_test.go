@@ -261,6 +261,19 @@ func TestReadFromNoLeader(t *testing.T) {
 	}
 }
 
+// Whether a run has gone on is unknown, not denied, where the log can't be read.
+func TestGoesOnIsUnknown(t *testing.T) {
+	t.Parallel()
+	a := newAway(t, eventlog.Options{MaxBackoff: 20 * time.Millisecond})
+	a.claim("r", wire.RunNode)
+	a.server.Stop()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if on, err := eventlog.GoesOn(ctx, a, "r", 1, 1); on || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("it goes on: %t, %v", on, err)
+	}
+}
+
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	p := one(t, eventlog.Options{})
