@@ -135,10 +135,11 @@ fence: ## Take one of two machines away from its agents, in three ways (root: th
 	test/fence/run
 
 DURATION ?= 20m
+TORTURE ?= TestTorture
 
 .PHONY: torture
-torture: ## Break a whole installation, cluster and disks included, for DURATION; SEED repeats a choice
-	CGO_ENABLED=0 go test -count=1 -timeout 3h -v -tags torture -run TestTorture ./test/torture -args -seed $(SEED) -duration $(DURATION)
+torture: ## Break a whole installation, cluster and disks included, for DURATION; SEED repeats a choice, TORTURE=TestServers kills servers alone
+	CGO_ENABLED=0 go test -count=1 -timeout 3h -v -tags torture -run '^$(TORTURE)$$' ./test/torture -args -seed $(SEED) -duration $(DURATION)
 
 BENCH ?= bench
 BENCHCOUNT ?= 6

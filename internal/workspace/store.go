@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -87,16 +88,16 @@ func (s *Store) putPack(ctx context.Context, name string, content []byte) (size 
 	m := nats.NewMsg(subject)
 	m.Data = stored
 	m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
-	wait, cancel := context.WithTimeout(ctx, answerWait)
-	defer cancel()
-	if _, err := s.js.PublishMsg(wait, m); err != nil {
-		return 0, fmt.Errorf("workspace: store: %w", err)
+	if _, err := s.js.PublishMsg(ctx, m); err != nil {
+		return 0, fmt.Errorf("workspace: store: %w", cmp.Or(context.Cause(ctx), err))
 	}
 	return len(stored), nil
 }
 
-// answerWait bounds an answer of the server: work waits for a snapshot, also while storage is away.
+// answerWait is how long the server may say nothing: work waits for a snapshot, also while storage is away.
 const answerWait = 5 * time.Second
+
+var errSilent = fmt.Errorf("the server has said nothing for %s: %w", answerWait, context.DeadlineExceeded)
 
 // getPack returns what is in a pack, checked by its name.
 func (r *Reader) getPack(ctx context.Context, name string) ([]byte, error) {
@@ -175,10 +176,18 @@ type packer struct {
 	stored  atomic.Int64
 	slots   chan struct{}
 	fail    context.CancelCauseFunc // of the context of all calls
+
+	mu       sync.Mutex
+	underway int         // packs without an answer
+	silence  *time.Timer // fails if packs are under way and none is answered: over a slow line each may take long
 }
 
+// newPacker returns a packer, which ends the context of its calls by fail, also if the server says nothing.
 func newPacker(s *Store, run string, known map[digest]chunk, fail context.CancelCauseFunc) *packer {
-	return &packer{store: s, run: run, known: known, slots: make(chan struct{}, transfers), fail: fail}
+	p := &packer{store: s, run: run, known: known, slots: make(chan struct{}, transfers), fail: fail}
+	p.silence = time.AfterFunc(answerWait, func() { fail(errSilent) })
+	p.silence.Stop()
+	return p
 }
 
 // add packs content unless it is kept already, and returns its chunks, which are whole when flush has returned.
@@ -229,9 +238,24 @@ func (p *packer) putLast(ctx context.Context, content []byte) (name string, err 
 }
 
 func (p *packer) put(ctx context.Context, name string, content []byte) error {
+	p.noteUnderway(1)
+	defer p.noteUnderway(-1)
 	size, err := p.store.putPack(ctx, name, content)
 	p.stored.Add(int64(size))
 	return err
+}
+
+// noteUnderway counts packs that have no answer yet.
+func (p *packer) noteUnderway(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.underway += n
+	switch {
+	case p.underway == 0:
+		p.silence.Stop()
+	case n < 0 || p.underway == n: // an answer, or the first one that there is to wait for
+		p.silence.Reset(answerWait)
+	}
 }
 
 // closePack names the open pack and begins to store it.

@@ -21,7 +21,7 @@ type nodeLog struct {
 	writer *eventlog.Writer
 	away   time.Time     // since when events weren't stored in time; zero: they are
 	waited time.Duration // for how long the agent has waited for storage since
-	whole  bool          // the log is the agent's only memory: it is told nothing that isn't stored
+	whole  bool          // the log is the agent's only memory: it waits up to [moment] for what it is told to be stored, and goes on without while storage is away
 }
 
 // stampEvents completes the events of the execution.
