@@ -15,6 +15,7 @@ import (
 
 	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -89,6 +90,20 @@ func (b *bench) completes() {
 		b.t.Errorf("%d commands on record", n)
 	}
 	b.awaits("nobody to own it", func() bool { _, there := b.registered("run1"); return !there })
+}
+
+// A resumption that is there when the run fails is obeyed by the owner that it has, which goes on.
+func TestRerunAtTheEnd(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		p := newFragile()
+		b.process("r1", p).gate.before(string(wire.TypeFlowComplete), func() {
+			p.mended.Store(true)
+			b.publish(subjects.Default.Command("run1"), wire.Command{ID: "again", Type: "resume", RunID: "run1", Rerun: []string{"*"}})
+		})
+		b.submit("run1", shared(broken))
+		b.completes()
+	})
 }
 
 // A run that has failed goes on under its id: what failed and what was withdrawn beside it is executed again, what
