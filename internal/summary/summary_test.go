@@ -56,7 +56,8 @@ func TestSummary(t *testing.T) {
 		bash(t, "git commit -m \"$(cat <<'EOF'\nfix: make tests pass\n\nmake it so\nEOF\n)\"", "[main abc1234] fix: make tests pass", ""),
 		bash(t, `git commit -m "make it faster"`, "[main abc1234] make it faster", ""),
 		bash(t, "cd x\nCI=1 make lint\necho done", "", ""),
-		&wire.AgentError{ErrorType: "rate_limit", Message: "rate limited", Severity: wire.SeverityWarning},
+		&wire.AgentError{ErrorType: "rate_limit", Message: "rate limited", Severity: wire.SeverityError},
+		&wire.AgentError{ErrorType: "config", Message: "an old model", Severity: wire.SeverityWarning}, // no failure
 		&wire.ExecStart{Command: "make check"},
 		&wire.ExecExit{ExitCode: 2},
 		&wire.NodeComplete{Output: wire.Null},
