@@ -74,6 +74,9 @@ func (r *Recorder) readAlerts(ctx context.Context) (stored int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	if reader.CachedInfo().NumPending == 0 {
+		r.alerted.moveTo(info.State.LastSeq) // what is missing before that isn't kept any more
+	}
 	consumer := reader.CachedInfo().Name
 	defer r.dropReader(ctx, name, consumer)
 	in, err := pull.New(r.log.Conn(), name, consumer, alertBatch)
@@ -84,7 +87,7 @@ func (r *Recorder) readAlerts(ctx context.Context) (stored int, err error) {
 	connected, release := pull.Connected(ctx, r.log.Conn())
 	defer release()
 	for {
-		list, err := r.gatherAlerts(connected, in)
+		list, pending, err := r.gatherAlerts(connected, in)
 		if err != nil {
 			return stored, err
 		}
@@ -92,6 +95,9 @@ func (r *Recorder) readAlerts(ctx context.Context) (stored int, err error) {
 			return stored, fmt.Errorf("%w: %w", errAlertStore, err)
 		}
 		r.alerted.moveTo(list[len(list)-1].Pos)
+		if pending == 0 {
+			r.alerted.moveTo(info.State.LastSeq)
+		}
 		stored += len(list)
 	}
 }
@@ -105,13 +111,13 @@ func (r *Recorder) dropReader(ctx context.Context, stream, consumer string) {
 	}
 }
 
-// gatherAlerts waits for an alert, and a little for more.
-func (r *Recorder) gatherAlerts(ctx context.Context, in *pull.Puller) ([]archive.AlertMessage, error) {
+// gatherAlerts waits for an alert, and a little for more. It returns how many are behind them, too.
+func (r *Recorder) gatherAlerts(ctx context.Context, in *pull.Puller) (list []archive.AlertMessage, pending uint64, err error) {
 	m, err := r.nextAlert(ctx, in)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	list := []archive.AlertMessage{m}
+	list, pending = append(list, archive.AlertMessage{Pos: m.Pos, Data: m.Data}), m.Pending
 	ctx, cancel := context.WithTimeout(ctx, r.c.Wait)
 	defer cancel()
 	for len(list) < alertBatch {
@@ -120,22 +126,23 @@ func (r *Recorder) gatherAlerts(ctx context.Context, in *pull.Puller) ([]archive
 			break
 		}
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
-		list = append(list, m)
+		list, pending = append(list, archive.AlertMessage{Pos: m.Pos, Data: m.Data}), m.Pending
 	}
-	return list, nil
+	return list, pending, nil
 }
 
 // nextAlert waits for an alert. One that was forged is left as it is, which is none.
-func (r *Recorder) nextAlert(ctx context.Context, in *pull.Puller) (archive.AlertMessage, error) {
+func (r *Recorder) nextAlert(ctx context.Context, in *pull.Puller) (pull.Message, error) {
 	m, err := in.Next(ctx)
 	if err != nil {
-		return archive.AlertMessage{}, err
+		return m, err
 	}
 	data, err := r.log.Unseal(m.Subject, m.Data)
 	if errors.Is(err, seal.ErrNoKey) {
-		return archive.AlertMessage{}, fmt.Errorf("alert %d: %w", m.Pos, err)
+		return m, fmt.Errorf("alert %d: %w", m.Pos, err)
 	}
-	return archive.AlertMessage{Pos: m.Pos, Data: data}, nil
+	m.Data = data
+	return m, nil
 }

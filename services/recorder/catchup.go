@@ -35,7 +35,7 @@ func (r *Recorder) catchUp(ctx context.Context, p *progress) wire.Lag {
 func (r *Recorder) catchUpAlerts(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, maxCatchUp)
 	defer cancel()
-	if _, end, err := r.log.BoundsOf(ctx, r.log.Names().AlertsStream()); err == nil {
+	if first, end, err := r.log.BoundsOf(ctx, r.log.Names().AlertsStream()); err == nil && first <= end { // else all have aged out
 		r.alerted.awaitPos(ctx, end)
 	}
 }

@@ -1,12 +1,16 @@
 package recorder_test
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"code.wake.dev/wake/internal/api"
 	"code.wake.dev/wake/internal/logtest"
@@ -163,4 +167,39 @@ func TestVerbsOfRuns(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A new recorder doesn't wait for alerts that their stream has dropped.
+func TestDroppedAlertsAreNotAwaited(t *testing.T) {
+	for name, drop := range map[string]func(context.Context, jetstream.Stream) error{
+		"all": func(ctx context.Context, s jetstream.Stream) error { return s.Purge(ctx) },
+		"last": func(ctx context.Context, s jetstream.Stream) error {
+			return s.Purge(ctx, jetstream.WithPurgeSubject(subjects.Default.Alert("r1", "coder", "stuck", "key1")))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T) {
+				p := newPlant(t)
+				for i := range 2 {
+					p.alert(fmt.Sprint("key", i), wire.Alert{Kind: "stuck", Severity: wire.SeverityWarning, RunID: "r1", NodeID: "coder", Label: "coder", Text: "alert", Data: wire.Null})
+				}
+				stream, err := p.log.JetStream().Stream(t.Context(), subjects.Default.AlertsStream())
+				if err == nil {
+					err = drop(t.Context(), stream)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				p.record(recorder.Config{})
+				p.until(p.fill(3))
+				begun := time.Now()
+				for range 4 {
+					p.ask("alerts", `{}`)
+				}
+				if took := time.Since(begun); took > 400*time.Millisecond {
+					t.Errorf("four answers took %v", took)
+				}
+			})
+		})
+	}
 }
