@@ -486,6 +486,7 @@ func TestRecovered(t *testing.T) {
 		c3 = "tool:intent c3 unknown {\"command\":\"c3\"}\nagent:tool c3 \"done\"\n"
 		c4 = "tool:intent c4 unknown {\"command\":\"c4\"}\nagent:tool c4 \"\" " + wire.CallInterrupted + "\n"
 		c5 = "tool:intent c5 unknown {\"command\":\"c5\"}\nagent:tool c5 \"done\" done\n"
+		c6 = "tool:intent c6 unknown {\"command\":\"c6\"}\nagent:tool c6 \"done\"\nfile_changed b.txt created\n"
 	)
 	for _, test := range []struct {
 		knows string
@@ -502,6 +503,8 @@ func TestRecovered(t *testing.T) {
 		{"c1 c2 open?", agent.Calls{Ended: []string{"c1", "c2"}, Open: []string{"open"}}, ""},
 		{"c1 open c3 c4?", agent.Calls{Ended: []string{"c1"}, Open: []string{"open"}}, c3 + c4},
 		{"c3 c4?", agent.Calls{Whole: true}, c3 + c4},
+		{"c2 c1? c4? .c1", agent.Calls{Ended: []string{"c2"}, Open: []string{"c1"}}, c4}, // side by side
+		{"c1 c6^", agent.Calls{Ended: []string{"c1"}}, c6},
 		{"c3 c4?", agent.Calls{}, ""}, // it may be of an earlier execution
 	} {
 		p := newPlace(t)

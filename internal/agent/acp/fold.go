@@ -189,6 +189,7 @@ func (f *fold) noteKnown(u acp.SessionUpdate, raw wire.Raw) {
 		return
 	}
 	switch {
+	case f.logged[id] && u.ToolCall == nil: // its end: it says nothing of what was begun beside it
 	case f.logged[id]:
 		clear(f.Calls)
 		f.Order, f.Aligned = nil, true
@@ -217,15 +218,20 @@ func (f *fold) recoverCalls() {
 		f.emit(id, &wire.ToolIntent{
 			ToolName: c.name(), ToolInput: input, InputHash: hex.EncodeToString(sum[:]), Idempotent: c.isReading(), Recovered: wire.RecoveredTranscript,
 		})
-		p := &wire.AgentTool{ToolName: c.name(), ToolInput: input, ToolOutput: c.output(), Recovered: wire.RecoveredTranscript}
+		p := &wire.AgentTool{ToolName: c.name(), ToolInput: input, ToolOutput: c.output(), Structured: c.structured(), Recovered: wire.RecoveredTranscript}
 		switch {
 		case !isOver(c.Status):
 			p.ToolOutput, p.Error, p.Recovered = wire.RawString(""), wire.CallInterrupted, ""
 			f.Cut = append(f.Cut, fmt.Sprintf("- %s %s", c.name(), input.Plain()))
 		case c.Status == string(acp.ToolCallStatusFailed):
 			p.Error = cmp.Or(c.outputText(), "the call failed")
+		default:
+			f.tellParent(id, c)
 		}
 		f.emit(id, p)
+		if p.Error == "" {
+			f.noteDiffs(c)
+		}
 		f.Ended = append(f.Ended, id)
 	}
 	clear(f.Calls)
@@ -446,15 +452,8 @@ func (f *fold) endCall(id string, c *call, failed string) {
 	}
 	p := &wire.AgentTool{
 		ToolName: c.name(), ToolInput: c.input(), ToolOutput: c.output(), DurationMs: new(max(0, f.at-c.At)), Error: failed,
-		Denied: c.Denied && failed != "",
+		Denied: c.Denied && failed != "", Structured: c.structured(),
 	}
-	about := map[string]any{"title": c.Title, "kind": c.Kind}
-	for name, r := range map[string]wire.Raw{"content": c.Parts, "locations": c.Places} {
-		if !isEmpty(r) {
-			about[name] = r
-		}
-	}
-	p.Structured = wire.RawOf(about)
 	f.emit(id, p)
 	if failed == "" {
 		f.noteDiffs(c)
@@ -463,6 +462,17 @@ func (f *fold) endCall(id string, c *call, failed string) {
 	f.Order = slices.DeleteFunc(f.Order, func(x string) bool { return x == id })
 	f.Ended = append(f.Ended, id)
 	f.Ended = f.Ended[max(0, len(f.Ended)-maxEnded):]
+}
+
+// structured is what the agent has told of a call besides its input and output.
+func (c *call) structured() wire.Raw {
+	about := map[string]any{"title": c.Title, "kind": c.Kind}
+	for name, r := range map[string]wire.Raw{"content": c.Parts, "locations": c.Places} {
+		if !isEmpty(r) {
+			about[name] = r
+		}
+	}
+	return wire.RawOf(about)
 }
 
 // tellParent takes a message to the agent's parent, if the call is one. Agents name the tool, and wrap its input, each in its way.

@@ -41,7 +41,7 @@ import (
 //
 // Before the first part, lines that begin with "!" say what agent it is: !load, !resume, !fork (abilities),
 // !version N, !hang METHOD, !auth, !stderr TEXT, !modes A B, !models A B, !silent (it ignores what it is cut short by),
-// !knows ID ID? (the calls that it repeats when it loads a session; "?": without their ends, "~": ended without a word, as codex-acp has it, "!": failed), !garbage N (lines before it speaks), !stay (it doesn't exit at the end of its input).
+// !knows ID ID? (the calls that it repeats when it loads a session; ".ID": the end alone; "?": without their ends, "^": with a diff, "~": ended without a word, as codex-acp has it, "!": failed), !garbage N (lines before it speaks), !stay (it doesn't exit at the end of its input).
 const (
 	Script = "WAKE_TEST_ACP_SCRIPT"
 	Home   = "WAKE_TEST_ACP_HOME"
@@ -223,7 +223,12 @@ func (a *agent) LoadSession(ctx context.Context, r acp.LoadSessionRequest) (acp.
 	}
 	err := a.tell(ctx, r.SessionId, acp.UpdateAgentMessageText("what was said before"))
 	for _, id := range a.knows {
+		if id, late := strings.CutPrefix(id, "."); late {
+			err = errors.Join(err, a.tell(ctx, r.SessionId, acp.UpdateToolCall(acp.ToolCallId(id), acp.WithUpdateStatus(acp.ToolCallStatusCompleted), acp.WithUpdateRawOutput("done"))))
+			continue
+		}
 		id, begun := strings.CutSuffix(id, "?")
+		id, edits := strings.CutSuffix(id, "^")
 		id, failed := strings.CutSuffix(id, "!")
 		id, feigned := strings.CutSuffix(id, "~")
 		if feigned {
@@ -236,6 +241,9 @@ func (a *agent) LoadSession(ctx context.Context, r acp.LoadSessionRequest) (acp.
 		status := acp.ToolCallStatusCompleted
 		if failed {
 			status = acp.ToolCallStatusFailed
+		}
+		if edits {
+			err = errors.Join(err, a.tell(ctx, r.SessionId, acp.UpdateToolCall(acp.ToolCallId(id), acp.WithUpdateContent([]acp.ToolCallContent{acp.ToolDiffContent("b.txt", "new")}))))
 		}
 		if !begun {
 			err = errors.Join(err, a.tell(ctx, r.SessionId, acp.UpdateToolCall(acp.ToolCallId(id), acp.WithUpdateStatus(status), acp.WithUpdateRawOutput("done"))))
