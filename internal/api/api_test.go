@@ -264,3 +264,43 @@ func TestOtherPrefixesAreOtherServices(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// Requests for what takes much memory are answered a few at once; one for which no room comes is told so, and one whose answer is too
+// large what to do instead.
+func TestBound(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		nc := natstest.Start(t)
+		room, free := make(chan struct{}, 1), make(chan struct{})
+		s := api.Service{Name: "recorder", Logger: slog.New(slog.DiscardHandler), Endpoints: []api.Endpoint{
+			api.Hold(wire.VerbDiff, func(_ context.Context, q wire.DiffRequest, f api.Form) (wire.DiffResponse, error) {
+				if q.Run == "held" {
+					<-free
+				}
+				return wire.DiffResponse{A: wire.DiffRun{RunID: strings.Repeat("x", f.Limit+1000)}}, nil
+			}).Bound(room).Instead("use wake diff"),
+		}}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.Run(ctx, nc) }()
+		synctest.Wait()
+		ask := func(run string) error {
+			_, err := api.Call[wire.DiffResponse](t.Context(), nc, subjects.Default, wire.VerbDiff, wire.DiffRequest{Run: run})
+			return err
+		}
+		go func() { _ = ask("held") }()
+		synctest.Wait()
+		if err := ask("second"); code(err) != wire.CodeBusy {
+			t.Errorf("beside another one: %v", err)
+		}
+		close(free)
+		synctest.Wait()
+		if e, ok := errors.AsType[*wire.APIError](ask("third")); !ok || e.Code != wire.CodeTooLarge || e.Hint != "use wake diff" {
+			t.Errorf("too large: %+v", e)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		nc.Close()
+	})
+}

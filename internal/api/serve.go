@@ -47,6 +47,7 @@ type Endpoint struct {
 	held   bool
 	large  bool
 	at     string // subject; "": that of the verb
+	hint   string // for an answer that is too large
 	answer func(context.Context, wire.Raw, Form) (any, error)
 }
 
@@ -61,6 +62,31 @@ func (e Endpoint) OfRun() Endpoint {
 // Large says that requests may be as large as a message, not only [MaxRequest].
 func (e Endpoint) Large() Endpoint {
 	e.large = true
+	return e
+}
+
+// Bound says that no more answers are made at once than fit in room, which endpoints may share: a request that finds none
+// until [MaxWork] is over is refused as busy.
+func (e Endpoint) Bound(room chan struct{}) Endpoint {
+	answer := e.answer
+	e.answer = func(ctx context.Context, body wire.Raw, form Form) (any, error) {
+		select {
+		case room <- struct{}{}:
+		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.Canceled) {
+				return nil, ctx.Err()
+			}
+			return nil, &wire.APIError{Code: wire.CodeBusy, Message: "as many requests as it takes at once are being answered", Hint: "ask again in a while"}
+		}
+		defer func() { <-room }()
+		return answer(ctx, body, form)
+	}
+	return e
+}
+
+// Instead says what to do where an answer is too large.
+func (e Endpoint) Instead(hint string) Endpoint {
+	e.hint = hint
 	return e
 }
 
@@ -348,7 +374,7 @@ func (r *request) callEndpoint(ctx context.Context, e Endpoint) ([]byte, *wire.A
 		return r.encodeRefusal(&wire.APIError{
 			Code:    wire.CodeTooLarge,
 			Message: fmt.Sprintf("the answer has %d bytes, a message at most %d", len(data), r.form.Limit),
-			Hint:    "ask for less, by limit or filters",
+			Hint:    cmp.Or(e.hint, "ask for less, by limit or filters"),
 		})
 	}
 	return data, nil

@@ -13,7 +13,7 @@ import (
 func TestProviders(t *testing.T) {
 	def, err := wire.Marshal(map[string]any{"name": "f", "nodes": []any{
 		map[string]any{"id": "plain", "type": "agent", "input": map[string]any{"prompt": "p"}},
-		map[string]any{"id": "named", "type": "agent", "input": map[string]any{"prompt": "p", "provider": "codex"}},
+		map[string]any{"id": "named", "type": "agent", "input": map[string]any{"prompt": "p", "provider": "codex", "agent": "gemini"}},
 		map[string]any{"id": "acp", "type": "agent", "input": map[string]any{"prompt": "p", "provider": "acp", "agent": "gemini"}},
 		map[string]any{"id": "bound", "type": "agent", "input": map[string]any{"prompt": "p", "provider": "{{ input.provider }}"}},
 		map[string]any{"id": "build", "type": "exec", "input": map[string]any{"command": []any{"make"}}},
@@ -39,6 +39,10 @@ func TestProviders(t *testing.T) {
 	}
 	if of := graph.Providers(&wire.State{Definition: def}); of["plain"] != "claude" || of["named"] != "codex" || of["acp"] != "gemini" || len(of) != 3 {
 		t.Errorf("%v", of)
+	}
+	bound, err := wire.Marshal(map[string]any{"name": "f", "nodes": []any{map[string]any{"id": "a", "type": "agent", "input": map[string]any{"prompt": "p", "provider": "acp", "agent": "{{ input.agent }}"}}}})
+	if of := graph.Providers(&wire.State{Definition: bound}); err != nil || of["a"] != "acp" {
+		t.Errorf("of a binding: %v, %v", of, err)
 	}
 	if of := graph.Providers(&wire.State{}); len(of) > 0 {
 		t.Errorf("without a flow: %v", of)

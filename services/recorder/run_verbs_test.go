@@ -203,3 +203,18 @@ func TestDroppedAlertsAreNotAwaited(t *testing.T) {
 		})
 	}
 }
+
+// A page of alerts fits into an answer, whatever their texts have in them.
+func TestAlertsFit(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		p := newPlant(t)
+		p.record(recorder.Config{})
+		p.until(p.fill(3))
+		for i := range 100 {
+			p.alert(fmt.Sprint("key", i), wire.Alert{Kind: "stuck", Severity: wire.SeverityWarning, RunID: "r1", NodeID: "coder", Label: "coder", Text: strings.Repeat("\x01", 4000), Data: wire.Null})
+		}
+		if page := p.ask("alerts", `{}`); field(page, "before") == nil || field(page, "alerts", 9) == nil {
+			t.Errorf("%.300v", page)
+		}
+	})
+}

@@ -63,6 +63,9 @@ func (r *Recorder) runEndpoints() []api.Endpoint {
 		api.Handle(wire.VerbAlerts, "", func(ctx context.Context, q wire.AlertsRequest, f api.Form) (wire.AlertsResponse, error) {
 			lag := r.catchUp(ctx, &r.derived)
 			r.catchUpAlerts(ctx)
+			if f.JSON {
+				f.Limit /= 6 // JSON writes a byte as up to six
+			}
 			alerts, err := s.Answers.Alerts(ctx, q, f.Limit)
 			return alerts, withLagHint(err, lag)
 		}).OfRun(),
@@ -71,6 +74,7 @@ func (r *Recorder) runEndpoints() []api.Endpoint {
 
 // logEndpoints answers what is asked about one run or two, and isn't in the store.
 func (r *Recorder) logEndpoints() []api.Endpoint {
+	room := make(chan struct{}, 4) // each answer holds states of whole runs
 	return []api.Endpoint{
 		api.Hold(wire.VerbBookmarks, func(ctx context.Context, q wire.BookmarksRequest, _ api.Form) (answer wire.BookmarksResponse, err error) {
 			if q.Limit < 0 || q.Limit > maxBookmarks {
@@ -82,7 +86,7 @@ func (r *Recorder) logEndpoints() []api.Endpoint {
 			}
 			answer.Points = append([]wire.ForkPoint{}, answer.Points...)
 			return answer, err
-		}),
+		}).Bound(room),
 		api.Hold(wire.VerbDiff, func(ctx context.Context, q wire.DiffRequest, _ api.Form) (answer wire.DiffResponse, err error) {
 			run, err := r.findRun(ctx, q.Run)
 			if err != nil {
@@ -97,7 +101,7 @@ func (r *Recorder) logEndpoints() []api.Endpoint {
 				err = &wire.APIError{Code: wire.CodeTimeout, Message: "these runs take longer to compare than an answer may", Hint: "`wake diff` and the console take their time"}
 			}
 			return answer, err
-		}),
+		}).Bound(room).Instead("`wake diff` and GET /runs/RUN/diff of the console show all of it"),
 	}
 }
 

@@ -22,7 +22,7 @@ func (r *Runner) servePacks(ctx context.Context, store *workspace.Store) error {
 		}),
 		api.Hold(wire.VerbWorkspace, func(ctx context.Context, q wire.WorkspaceRequest, f api.Form) (wire.WorkspaceResponse, error) {
 			return r.listFolder(ctx, store, q, f)
-		}),
+		}).Bound(make(chan struct{}, 4)), // each answer holds a run's state and a folder's list
 	}}.Run(ctx, r.log.Conn())
 }
 

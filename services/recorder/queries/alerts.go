@@ -18,7 +18,7 @@ const (
 	maxAlerts     = 1000
 )
 
-// Alerts answers a [wire.AlertsRequest] in at most limit bytes.
+// Alerts answers a [wire.AlertsRequest] in at most limit bytes of msgpack.
 func (a *Answers) Alerts(ctx context.Context, q wire.AlertsRequest, limit int) (wire.AlertsResponse, error) {
 	r, err := a.listAlerts(ctx, q, limit)
 	if err != nil {
@@ -62,7 +62,7 @@ func (a *Answers) listAlerts(ctx context.Context, q wire.AlertsRequest, limit in
 		if err := wire.Unmarshal(raw, &alert); err != nil {
 			return r, err
 		}
-		size += 2 * len(raw) // JSON writes some of it longer
+		size += len(raw)
 		if n := len(r.Alerts); n == cmp.Or(q.Limit, defaultAlerts) || n > 0 && size > limit {
 			r.Before = last
 			break
