@@ -17,6 +17,7 @@ import (
 	"code.wake.dev/wake/internal/logtest"
 	"code.wake.dev/wake/internal/natstest"
 	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/alerter"
 )
@@ -61,6 +62,26 @@ func TestSystem(t *testing.T) {
 			if a.Kind != "storage_pressure" && a.Kind != "recorder_lag" || a.Label != "wake" {
 				t.Errorf("alert %+v", a)
 			}
+		}
+	})
+}
+
+// That storage fills up is told where nothing is known of the recorder.
+func TestStorageWithoutRecorder(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		nc := natstest.New(t).Conn(t)
+		logtest.Init(t, nc, topology.Config{MaxBytes: 100_000})
+		log := logtest.Open(t, nc)
+		if err := log.JetStream().DeleteConsumer(t.Context(), log.Names().EventsStream(), subjects.RecorderConsumer); err != nil {
+			t.Fatal(err)
+		}
+		var out printed
+		start(t, log, alerter.Config{Out: &out})
+		h := &history{t: t, log: log, run: "r1", writers: map[string]*eventlog.Writer{}}
+		h.add(about("coder", &wire.UserMessage{Content: strings.Repeat("x", 75_000), Source: "command"}))
+		<-time.After(2 * time.Minute)
+		if got, want := out.String(), "[subagent:wake] 💾 Event storage is 75% full ("; out.lines() != 1 || !strings.HasPrefix(got, want) {
+			t.Errorf("printed %q, want %q", got, want)
 		}
 	})
 }

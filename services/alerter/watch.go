@@ -37,16 +37,15 @@ func (a *Alerter) watchSystem(ctx context.Context) {
 	}
 }
 
+// checkSystem tells what is wrong as far as could be looked: storage fills up where the recorder's consumer is gone, too.
 func (a *Alerter) checkSystem(ctx context.Context, told uncertainAlerts, now int64) error {
 	ctx, cancel := context.WithTimeout(ctx, sampleEvery)
 	defer cancel()
 	x, err := a.takeSample(ctx, now)
-	if err != nil {
-		return err
-	}
-	return a.publishAll(ctx, told, input{At: now, Pos: x.Last, Run: systemRun()}, examineSystem(a.limits.Load().System, x))
+	return errors.Join(err, a.publishAll(ctx, told, input{At: now, Pos: x.Last, Run: systemRun()}, examineSystem(a.limits.Load().System, x)))
 }
 
+// takeSample returns what it could find out, also with an error.
 func (a *Alerter) takeSample(ctx context.Context, now int64) (sample, error) {
 	x := sample{At: now}
 	js, name := a.log.JetStream(), a.log.Names().EventsStream()
