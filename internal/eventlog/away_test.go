@@ -409,7 +409,7 @@ func TestNoRoomForTheWord(t *testing.T) {
 	s := natstest.New(t)
 	setUp(t, s.Conn(t), topology.Config{})
 	var l line
-	p := start(t, l.conn(t, s), eventlog.Options{MemLimit: 16 << 10, Lanes: 1})
+	p := start(t, l.conn(t, s), eventlog.Options{MemLimit: 16 << 10, Lanes: 1, AckWait: time.Minute})
 	w, other := p.claim("r", "n"), p.claim("r", "other")
 	s.Stop()
 	for i := range 2000 {
@@ -418,7 +418,7 @@ func TestNoRoomForTheWord(t *testing.T) {
 		}
 	}
 	s.Start(t)
-	if err := other.Flush(t.Context()); err != nil {
+	if _, err := other.Append(t.Context(), text("storage is back")); err != nil {
 		t.Fatal(err)
 	}
 	l.deafen()
