@@ -97,9 +97,11 @@ func TestRerunAtTheEnd(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
 		p := newFragile()
-		b.process("r1", p).gate.before(string(wire.TypeFlowComplete), func() {
+		r1 := b.process("r1", p)
+		r1.gate.before(string(wire.TypeFlowComplete), func() {
 			p.mended.Store(true)
 			b.publish(subjects.Default.Command("run1"), wire.Command{ID: "again", Type: "resume", RunID: "run1", Rerun: []string{"*"}})
+			r1.gate.delay(string(wire.TypeFlowComplete), time.Second) // until it has the command
 		})
 		b.submit("run1", shared(broken))
 		b.completes()
