@@ -1,10 +1,12 @@
 package lease_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -117,6 +119,49 @@ func TestSameHome(t *testing.T) {
 		}
 		if l.Revision() <= old.Revision() {
 			t.Errorf("revision %d follows %d", l.Revision(), old.Revision())
+		}
+	})
+}
+
+// lossyNet is a way to a server on which what holds a text is lost.
+type lossyNet struct {
+	server *natstest.Server
+	text   string
+}
+
+func (n lossyNet) InProcessConn() (net.Conn, error) {
+	c, err := n.server.InProcessConn()
+	return lossyConn{c, n.text}, err
+}
+
+type lossyConn struct {
+	net.Conn
+
+	text string
+}
+
+func (c lossyConn) Write(data []byte) (int, error) {
+	if bytes.Contains(data, []byte(c.text)) {
+		return len(data), nil
+	}
+	return c.Conn.Write(data)
+}
+
+// A lease of an earlier process of the home isn't held before the server has said so.
+func TestSameHomeUnanswered(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		s := natstest.New(t)
+		js := connect(t, s.Conn(t))
+		a, die := holder(t, js, "a")
+		old := acquire(t, a)
+		die()
+		update := fmt.Sprintf("Nats-Expected-Last-Subject-Sequence: %d\r\n", old.Revision())
+		next, _ := holder(t, connect(t, s.Conn(t, nats.InProcessServer(lossyNet{s, update}))), "a")
+		<-time.After(time.Second) // it has seen what there is
+		if l, err := next.Acquire(t.Context(), "run.node", "a"); err == nil {
+			t.Errorf("it holds the lease at revision %d, of which the server knows nothing", l.Revision())
+		} else if errors.Is(err, lease.ErrHeld) {
+			t.Errorf("nothing was refused: %v", err)
 		}
 	})
 }
