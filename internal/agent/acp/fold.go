@@ -27,8 +27,7 @@ type fold struct {
 	blocks  agent.Blocks // see [agent.Options]
 	mode    string       // of permissions
 	cwd     string
-	renews  bool            // a session that can't be gone on with may be a new one
-	logged  map[string]bool // calls that the log has
+	renews  bool // a session that can't be gone on with may be a new one
 	at      int64
 	out     []*wire.Event
 }
@@ -42,10 +41,10 @@ func newFold(r agent.Request) *fold {
 	return &fold{
 		state: state{
 			Version: stateVersion, Sent: map[string]request{}, Calls: map[string]*call{}, Asks: map[string]int{}, Questions: map[string]string{}, Afresh: !r.Resume && r.ForkOf == "",
-			Asked: slices.Clone(r.Asked), Aligned: r.Calls.Whole && len(logged) == 0,
+			Asked: slices.Clone(r.Asked), Aligned: r.Calls.Whole && len(logged) == 0, Logged: logged,
 		},
 		session: r.SessionID, blocks: r.Options.Blocks, mode: permissionMode(r.Options), cwd: r.Options.Cwd,
-		renews: r.Options.NewSession, logged: logged,
+		renews: r.Options.NewSession,
 	}
 }
 
@@ -189,8 +188,8 @@ func (f *fold) noteKnown(u acp.SessionUpdate, raw wire.Raw) {
 		return
 	}
 	switch {
-	case f.logged[id] && u.ToolCall == nil: // its end: it says nothing of what was begun beside it
-	case f.logged[id]:
+	case f.Logged[id] && u.ToolCall == nil: // its end: it says nothing of what was begun beside it
+	case f.Logged[id]:
 		clear(f.Calls)
 		f.Order, f.Aligned = nil, true
 	case f.Aligned && (f.Calls[id] != nil || len(f.Order) < maxEnded):

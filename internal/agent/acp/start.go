@@ -140,7 +140,11 @@ func (s *session) Events() iter.Seq2[*wire.Event, error] {
 			yield(nil, errors.New("acp: the agent's program isn't there any more"))
 			return
 		}
-		s.restoreRest(p.Last)
+		if attaches {
+			s.restoreRest(p.Last)
+		} else if data, err := wire.Marshal(&s.f.state); err == nil { // a runner that attaches doesn't know what the log had at the start
+			p.Rested(process.Rest{State: data})
+		}
 		stop := context.AfterFunc(s.context(), func() { _ = s.closeProgram() }) // Close reports it
 		defer stop()
 		s.driveProgram(p, yield)

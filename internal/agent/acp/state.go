@@ -21,28 +21,29 @@ type state struct {
 	// Sent are the requests to the program that it hasn't answered, by their ids.
 	Sent map[string]request `json:"sent"`
 
-	Initialized   bool     `json:"initialized"`
-	Authenticated bool     `json:"authenticated"`
-	Opened        bool     `json:"opened"`
-	Afresh        bool     `json:"afresh"`  // the session is a new one
-	Renewed       bool     `json:"renewed"` // in the place of one that can't be gone on with
-	Moded         bool     `json:"moded"`
-	Modelled      bool     `json:"modelled"`
-	Prompted      bool     `json:"prompted"`
-	Over          bool     `json:"over"` // the program has nothing more to do
-	Halting       bool     `json:"halting"`
-	Cancelled     bool     `json:"cancelled"` // it was told to cut its turn short
-	Can           ability  `json:"can"`
-	Session       string   `json:"session"` // "": it has none yet
-	Aligned       bool     `json:"aligned"` // what it repeats from here on came behind the log's last call
-	Cut           []string `json:"cut"`     // calls of which only its own record told, without their ends
-	Known         []string `json:"known"`   // calls whose ends the agent's own record has, as far as it has repeated them
-	Agent         string   `json:"agent"`   // its name and version
-	Ways          names    `json:"ways"`    // to log in
-	Modes         []string `json:"modes"`
-	Models        []string `json:"models"`
-	Model         string   `json:"model"`
-	Option        string   `json:"option"` // the configuration option that is the model's
+	Initialized   bool            `json:"initialized"`
+	Authenticated bool            `json:"authenticated"`
+	Opened        bool            `json:"opened"`
+	Afresh        bool            `json:"afresh"`  // the session is a new one
+	Renewed       bool            `json:"renewed"` // in the place of one that can't be gone on with
+	Moded         bool            `json:"moded"`
+	Modelled      bool            `json:"modelled"`
+	Prompted      bool            `json:"prompted"`
+	Over          bool            `json:"over"` // the program has nothing more to do
+	Halting       bool            `json:"halting"`
+	Cancelled     bool            `json:"cancelled"` // it was told to cut its turn short
+	Can           ability         `json:"can"`
+	Session       string          `json:"session"` // "": it has none yet
+	Logged        map[string]bool `json:"logged"`  // calls that the log had when the program was started
+	Aligned       bool            `json:"aligned"` // what it repeats from here on came behind the log's last call
+	Cut           []string        `json:"cut"`     // calls of which only its own record told, without their ends
+	Known         []string        `json:"known"`   // calls whose ends the agent's own record has, as far as it has repeated them
+	Agent         string          `json:"agent"`   // its name and version
+	Ways          names           `json:"ways"`    // to log in
+	Modes         []string        `json:"modes"`
+	Models        []string        `json:"models"`
+	Model         string          `json:"model"`
+	Option        string          `json:"option"` // the configuration option that is the model's
 
 	Turn      int              `json:"turn"`
 	Blocks    int              `json:"blocks"`
