@@ -277,6 +277,20 @@ func TestHostileTexts(t *testing.T) {
 	}
 }
 
+// What waits is shown with how long it waits, whatever its agent says meanwhile: in the list of runs, and on the page of the run.
+func TestWaitsSince(t *testing.T) {
+	w := newWorld(t)
+	_, agent := w.write("r", "hello")
+	asked := regexp.MustCompile(`data-since="\d+"`).FindString(w.get("/parts/inbox", "data-since"))
+	logtest.Append(t, agent, &wire.Event{ExecID: "coder#1", Timestamp: time.Now().Add(time.Minute).UnixMilli(), Payload: &wire.AgentText{Content: "still waiting"}})
+	w.get("/runs/r/parts/log", "still waiting")
+	for _, path := range []string{"/parts/fleet", "/runs/r/parts/head"} {
+		if page := w.get(path, `class="waits"`); !strings.Contains(page, asked) {
+			t.Errorf("%s doesn't have %s:\n%s", path, asked, page)
+		}
+	}
+}
+
 // The page of a run says whether its log and the session files of its agents tell the same.
 func TestFeeds(t *testing.T) {
 	w := newWorld(t)

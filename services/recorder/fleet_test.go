@@ -70,6 +70,36 @@ func TestFleet(t *testing.T) {
 	}
 }
 
+// A run waits as long as what it waits for, whatever its agent says meanwhile: the longest waiting is the first one.
+func TestFleetWaitsSince(t *testing.T) {
+	p := newTape(t)
+	since := map[string]int64{}
+	for _, run := range []string{"long", "short"} {
+		exec := p.start(run, "coder", nil)
+		p.add(run, "coder", exec, &wire.CCMessage{Text: "Install it?", Priority: wire.PriorityQuestion})
+		since[run] = p.clock
+		p.clock += 60_000
+	}
+	p.add("long", "coder", "coder#1", &wire.AgentText{Content: "still waiting"})
+	for _, held := range []int{0, 100} {
+		s := openStore(t)
+		s.Answers.HoldLive(held)
+		p.store(s, 7)
+		r, err := s.Answers.Fleet(t.Context(), wire.FleetRequest{}, time.UnixMilli(p.clock+1000), 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]string{"long", "short"}, runIDs(r.Runs)); diff != "" {
+			t.Errorf("held %d (-want +got):\n%s", held, diff)
+		}
+		for _, run := range r.Runs {
+			if want := since[run.RunID]; run.WaitsSince != want || run.Live[0].WaitsSince != want {
+				t.Errorf("held %d: %s waits since %d, its agent since %d, want %d", held, run.RunID, run.WaitsSince, run.Live[0].WaitsSince, want)
+			}
+		}
+	}
+}
+
 // What has changed is told by its position, and what is kept of the rest agrees with what a store tells that is asked for the first time.
 func TestFleetChanges(t *testing.T) {
 	p := fleet(t)

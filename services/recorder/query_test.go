@@ -410,7 +410,7 @@ func TestStatus(t *testing.T) {
 		AgentID: "sentinella", State: "waiting", Runtime: "12m", SessionID: "session-r1b", CostUsd: 0.34, CostBasis: "reported",
 		TokensIn: 1000, TokensOut: 50, ToolsUsed: 1, LastActivity: "waiting for an answer: Deploy?", LastActivityAge: "12m ago",
 		RuntimeMs: 12*60_000 + 36_000, LastActivityAt: p.clock, LastActivityAgeMs: 12 * 60_000, StartedAt: 1767400002000, ToolErrors: 1,
-		WaitedMs: 720_000, WaitingFor: "judge: an answer to p1: Deploy?",
+		WaitedMs: 720_000, WaitsSince: p.clock, WaitingFor: "judge: an answer to p1: Deploy?",
 	}
 	if diff := cmp.Diff(want, r.AgentStatus); diff != "" {
 		t.Errorf("run (-want +got):\n%s", diff)
@@ -428,7 +428,7 @@ func TestStatus(t *testing.T) {
 		{
 			AgentID: "judge", State: "waiting", Runtime: "12m", LastActivity: "waiting for an answer: Deploy?", LastActivityAge: "12m ago",
 			RuntimeMs: 12*60_000 + 1000, LastActivityAt: p.clock, LastActivityAgeMs: 12 * 60_000, StartedAt: p.clock - 1000,
-			NodeType: "ask", Reason: "waiting", Attempt: 1, WaitingFor: "an answer to p1: Deploy?",
+			NodeType: "ask", Reason: "waiting", Attempt: 1, WaitsSince: p.clock, WaitingFor: "an answer to p1: Deploy?",
 		},
 	}
 	if diff := cmp.Diff(agents, r.Agents); diff != "" {

@@ -168,8 +168,8 @@ func runStatus(a wire.AgentStatus, s *wire.State, nodes []wire.AgentStatus) wire
 		if n.State == stateActive || n.State == stateWaiting {
 			a.ContextPct = max(a.ContextPct, n.ContextPct)
 		}
-		if a.WaitingFor == "" && n.WaitingFor != "" {
-			a.WaitingFor = n.AgentID + ": " + n.WaitingFor
+		if n.WaitingFor != "" && (a.WaitingFor == "" || n.WaitsSince < a.WaitsSince) {
+			a.WaitingFor, a.WaitsSince = n.AgentID+": "+n.WaitingFor, n.WaitsSince
 		}
 	}
 	if a.State == statePaused {
@@ -371,6 +371,7 @@ func waitingFor(open map[string][]wire.Approval, agents []wire.AgentStatus) {
 		if a.State != stateWaiting || len(waits) == 0 {
 			continue
 		}
+		a.WaitsSince = waits[0].Since
 		if a.WaitingFor = waitsFor(waits[0]); len(waits) > 1 {
 			a.WaitingFor += fmt.Sprintf(" (and %d more)", len(waits)-1)
 		}

@@ -105,7 +105,7 @@ func byUrgency(a, b *wire.TopRun) int {
 		return c
 	}
 	if a.State == stateWaiting {
-		return cmp.Compare(b.LastActivityAgeMs, a.LastActivityAgeMs)
+		return cmp.Compare(a.WaitsSince, b.WaitsSince)
 	}
 	return cmp.Compare(a.LastActivityAgeMs, b.LastActivityAgeMs)
 }
