@@ -291,6 +291,25 @@ func TestWaitsSince(t *testing.T) {
 	}
 }
 
+// In the past, too, a call that failed looks like one.
+func TestMomentOfFailure(t *testing.T) {
+	w := newWorld(t)
+	w.write("r", "hello")
+	w.get("/runs/r", "hello")
+	w.get("/runs/r/parts/moment", `<div class="r tool failed"`)
+}
+
+// What is wrong is said with the command that shows it.
+func TestProblemNamesCommand(t *testing.T) {
+	w := newWorld(t)
+	w.write("r", "hello")
+	w.get("/runs/r", "hello")
+	asHTML := func(r *http.Request) { r.Header.Set("Accept", "text/html") }
+	if status, page := w.ask(http.MethodGet, "/runs/nobody", "", asHTML); status != http.StatusNotFound || !strings.Contains(page, "<code>wake runs</code> lists them") {
+		t.Errorf("%d %s", status, page)
+	}
+}
+
 // The page of a run says whether its log and the session files of its agents tell the same.
 func TestFeeds(t *testing.T) {
 	w := newWorld(t)

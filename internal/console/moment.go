@@ -22,7 +22,7 @@ type moment struct {
 	State *wire.State
 	Nodes []momentNode
 	Tools []wire.ToolCall
-	Lines []momentLine // the last ones up to there
+	Lines []wire.LogLine // the last ones up to there
 	Graph *graph.Picture
 	Files bool   // the user may see the files of the run
 	First uint64 // position at which the run began
@@ -31,14 +31,6 @@ type moment struct {
 type momentNode struct {
 	ID, State string
 	wire.NodeState
-}
-
-type momentLine struct {
-	Pos  uint64
-	TS   int64
-	Node string
-	Type wire.LineType
-	Text string
 }
 
 // What a moment shows of what came before it.
@@ -85,12 +77,12 @@ func stateAt(ctx context.Context, l *link, run string, at uint64) (*wire.State, 
 }
 
 // linesBefore returns the last lines of the log up to a position.
-func linesBefore(ctx context.Context, l *link, run string, at, window uint64) ([]momentLine, error) {
+func linesBefore(ctx context.Context, l *link, run string, at, window uint64) ([]wire.LogLine, error) {
 	from := uint64(1)
 	if at > window {
 		from = at - window
 	}
-	var lines []momentLine
+	var lines []wire.LogLine
 	timelines := map[string]*timeline.Timeline{}
 	for e, err := range history.Read(ctx, l.reader, eventlog.Query{Run: run, From: from, To: at}) {
 		if err != nil {
@@ -104,11 +96,11 @@ func linesBefore(ctx context.Context, l *link, run string, at, window uint64) ([
 			timelines[node] = &timeline.Timeline{}
 		}
 		step := timelines[node].Step(e.Pos, e.Event)
-		i := slices.IndexFunc(lines, func(x momentLine) bool { return x.Pos == step.Pos })
+		i := slices.IndexFunc(lines, func(x wire.LogLine) bool { return x.Pos == step.Pos })
 		switch {
 		case step.Op == timeline.None:
 		case step.Op == timeline.Add || i < 0:
-			lines = append(lines, momentLine{step.Pos, e.Event.Timestamp, node, step.Type, step.Text})
+			lines = append(lines, wire.LogLine{Pos: step.Pos, TS: e.Event.Timestamp, Node: node, Parent: e.Event.Parent, Type: step.Type, Text: step.Text})
 		case step.Op == timeline.Extend:
 			lines[i].Text += step.Text
 		default:

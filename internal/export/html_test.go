@@ -106,7 +106,7 @@ func TestCut(t *testing.T) {
 func TestSums(t *testing.T) {
 	got := page(t, recorded(t, "stream/tools.jsonl"))
 	for _, want := range []string{
-		`<b>$0.2228</b><span>cost</span>`, `<td>Bash</td><td>3</td><td>2</td>`, `<td>claude-opus-4-8</td><td>10</td>`,
+		`<b>$0.2228</b><span>cost</span>`, `<td>Bash</td><td data-of="calls">3</td><td data-of="failed">2</td>`, `<td>claude-opus-4-8</td><td data-of="calls">10</td>`,
 		`pill complete`, `team=core`, `<title>coder#1</title>`,
 	} {
 		if !strings.Contains(got, want) {
@@ -153,7 +153,7 @@ func TestPageTellsAll(t *testing.T) {
 	h.run.Alerts = []wire.Alert{{Kind: "tool:failed", Severity: "warning", NodeID: "a", Text: "it <b>fails</b>"}}
 	h.run.Note = "shared until tomorrow"
 	got := page(t, h)
-	for _, want := range []string{"tool:failed", "it &lt;b&gt;fails&lt;/b&gt;", `class="node pending"`, `class="edge `, `class="r tool failed"`, "shared until tomorrow", "<td>unknown</td>"} {
+	for _, want := range []string{"tool:failed", "it &lt;b&gt;fails&lt;/b&gt;", `class="node pending"`, `class="edge `, `class="r tool failed"`, "shared until tomorrow", `<td data-of="cost">unknown</td>`} {
 		if !strings.Contains(got, want) {
 			t.Errorf("the page lacks %s", want)
 		}

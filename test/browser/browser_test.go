@@ -138,6 +138,12 @@ func TestRecordedPages(t *testing.T) {
 			page.shoot(name + "-" + l.name())
 		}
 	}
+	// What the page counts on is told as the server told it.
+	page.see("/", looks[0])
+	told := eval[string](page, `fetch('parts/fleet').then(r => r.text()).then(t => new DOMParser().parseFromString(t, 'text/html').querySelector('time').textContent)`)
+	if now := eval[string](page, `new Promise(done => setTimeout(done, 1100)).then(() => document.querySelector('#fleet time').textContent)`); now != told {
+		t.Errorf("the server says %q, the page %q", told, now)
+	}
 }
 
 var recorded = flag.String("recorded", "../../internal/agent/claude/testdata/stream/gitbuild.jsonl,../../internal/agent/claude/testdata/stream/compact-manual.jsonl", "what real agents printed, or their session files, for TestRecordedPages")

@@ -296,7 +296,8 @@ func (t *tab) shoot(name string) {
 	// Lines that aren't in the window aren't drawn.
 	t.run(chromedp.Evaluate(`document.styleSheets[0].insertRule('* { content-visibility: visible !important }', document.styleSheets[0].cssRules.length)`, nil))
 	var picture []byte
-	t.run(chromedp.FullScreenshot(&picture, 100)) // what is below the window, too
+	// From the top: the bar stays at the upper edge of the window, wherever that is.
+	t.run(chromedp.Evaluate(`scrollTo({top: 0, behavior: 'instant'})`, nil), chromedp.FullScreenshot(&picture, 100)) // what is below the window, too
 	if err := os.WriteFile(filepath.Join(dir, name+".png"), picture, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -325,6 +326,9 @@ func (t *tab) checkPage(name, axe string) {
 	if over := eval[int](t, `document.documentElement.scrollWidth - document.documentElement.clientWidth`); over > 0 {
 		wide := eval[string](t, `[...document.querySelectorAll('main *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1 && !e.closest('.scroll,pre,.tabs')).slice(0, 3).map(e => e.outerHTML.slice(0, 120)).join(' | ')`)
 		t.Errorf("%s: %d pixels wider than the window: %s", name, over, wide)
+	}
+	if cut := eval[string](t, `[...document.querySelectorAll('.scroll')].filter(e => innerWidth < 600 && e.querySelector('table') && e.scrollWidth > e.clientWidth).map(e => e.innerText.slice(0, 80)).join(' | ')`); cut != "" {
+		t.Errorf("%s: a table is wider than the window: %s", name, cut)
 	}
 	if n := eval[int](t, `document.querySelectorAll('*').length`); n > 5000 && !strings.HasPrefix(name, "shared") { // a shared run is one page with all in it
 		t.Errorf("%s: %d elements", name, n)

@@ -104,8 +104,9 @@
     setInterval(refreshAll, 15000);
   }
 
-  // Times count on their own.
-  const span = ms => { const s = Math.max(0, Math.floor(ms / 1000)); return s < 60 ? s + 's' : s < 3600 ? Math.floor(s / 60) + 'm ' + s % 60 + 's' : s < 86400 ? Math.floor(s / 3600) + 'h ' + Math.floor(s % 3600 / 60) + 'm' : Math.floor(s / 86400) + 'd ' + Math.floor(s % 86400 / 3600) + 'h'; };
+  // Times count on their own, in the words in which the server has written them.
+  const two = (s, a, unit, b, smaller) => Math.floor(s / a) + unit + (s % a >= b ? Math.floor(s % a / b) + smaller : '');
+  const span = ms => { const s = Math.max(0, Math.floor(ms / 1000)); return s < 60 ? s + 's' : s < 3600 ? Math.floor(s / 60) + 'm' : s < 86400 ? two(s, 3600, 'h', 60, 'm') : two(s, 86400, 'd', 3600, 'h'); };
   setInterval(() => { const now = Date.now(); for (const t of $$('time[data-since]')) { const text = span(now - t.dataset.since); if (t.textContent !== text) t.textContent = text; } }, 1000);
 
   // Orders.
