@@ -624,7 +624,8 @@ func TestCallsAreRecovered(t *testing.T) {
 				}}
 			}
 			untold := &wire.Event{SessionID: "s1", Payload: &wire.Usage{MessageID: "msg_untold", InputTokens: 30, OutputTokens: 40}}
-			return []*wire.Event{ended("ended"), made("unseen"), ended("unseen"), untold, made("open")}
+			question := &wire.Event{CallID: "unseen", SessionID: "s1", Payload: &wire.CCMessage{Text: "which?", Priority: wire.PriorityQuestion}}
+			return []*wire.Event{ended("ended"), made("unseen"), question, ended("unseen"), untold, made("open")}
 		}}
 		b.runner("r1", p)
 		entries := l.offer(wire.TypeNodeComplete)
@@ -634,6 +635,7 @@ func TestCallsAreRecovered(t *testing.T) {
 		}
 		wanted := `ended agent:tool
 unseen tool:intent
+unseen cc_message
 unseen agent:tool
 open tool:intent
 cut tool:sealed
@@ -645,6 +647,9 @@ open agent:tool
 `
 		if diff := cmp.Diff(wanted, calls(entries)); diff != "" {
 			t.Error(diff)
+		}
+		if asked := p.asked()[0].Asked; !slices.Equal(asked, []string{"unseen"}) {
+			t.Errorf("it goes on without knowing what it has asked its parent: %q", asked)
 		}
 		prompt := promptOf(p.asked()[0])
 		cut, ended, ok := strings.Cut(prompt, "came to their end")

@@ -3,6 +3,8 @@
 package kill_test
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -107,8 +109,9 @@ func TestAgents(t *testing.T) {
 			l.Prog.Claude = filepath.Join(bin, "claude")
 			api := modelapi.New(t)
 			r := l.agentRunner(p, bin, api.URL)
-			l.dieAtPoints(r, l.startStages(p))
-			l.Reach("stages", agentPatience, wire.RunComplete)
+			w := &stagesWatch{bench: l, seen: l.startStages(p), rerun: map[string]bool{}}
+			w.dieAtPoints(r)
+			w.awaitEnd(r)
 			a := l.Check("stages")
 			a.Completed("complete")
 			l.compareCommands(a)
@@ -160,73 +163,176 @@ func (l *bench) startStages(p program) <-chan lab.Seen {
 	return seen
 }
 
-// dieAtPoints kills the runner at each of the points and starts it again. An agent may lose its session by that, see [bench.rerunLost].
-func (l *bench) dieAtPoints(r *lab.Runner, seen <-chan lab.Seen) {
-	l.Helper()
-	type told struct {
-		node string
-		of   wire.Type
-	}
-	counts := map[told]int{}
+// stagesWatch follows the run of the stages.
+type stagesWatch struct {
+	*bench
+
+	seen   <-chan lab.Seen
+	counts map[told]int    // what the agents' nodes have told
+	rerun  map[string]bool // executions whose sessions were lost, and whose nodes were executed again
+}
+
+// told is a type of events of a node.
+type told struct {
+	node string
+	of   wire.Type
+}
+
+// dieAtPoints kills the runner at each of the points and starts it again.
+func (w *stagesWatch) dieAtPoints(r *lab.Runner) {
+	w.Helper()
+	w.counts = map[told]int{}
 	for _, p := range points {
-		for deadline := time.After(agentPatience); counts[told{p.node, p.of}] < p.n; {
-			select {
-			case x := <-seen:
-				if x.E.Type() == wire.TypeFlowPaused {
-					node := l.rerunLost(r)
-					maps.DeleteFunc(counts, func(x told, _ int) bool { return x.node == node })
-				}
-				counts[told{x.E.NodeID, x.E.Type()}]++
-			case <-deadline:
-				l.Fatalf("it never came to %s %d of %s", p.of, p.n, p.node)
+		for w.counts[told{p.node, p.of}] < p.n {
+			if w.takeNext(r, fmt.Sprintf("%s %d of %s", p.of, p.n, p.node)) {
+				w.Fatalf("it has ended before it came to %s %d of %s", p.of, p.n, p.node)
 			}
 		}
 		<-time.After(p.after)
-		l.Kill(r.Proc)
+		w.Kill(r.Proc)
 		if p.power {
-			l.killAgents()
+			w.killAgents()
 		}
-		l.Tell("KILL %s after %s %d of %s; its agents with it: %v", r.ID, p.of, p.n, p.node, p.power)
-		l.Restart(r)
+		w.Tell("KILL %s after %s %d of %s; its agents with it: %v", r.ID, p.of, p.n, p.node, p.power)
+		w.Restart(r)
 	}
 }
 
-// rerunLost runs a node again of which the run waits for a decision: Claude Code keeps nothing of a session that is cut off in its first moments.
-// Nothing else may be so: the node says that there is no such session, and there is none; and none of its calls had begun.
-func (l *bench) rerunLost(r *lab.Runner) (node string) {
+// awaitEnd waits for the end of the run.
+func (w *stagesWatch) awaitEnd(r *lab.Runner) {
+	w.Helper()
+	for !w.takeNext(r, "the end") {
+	}
+	w.Reach("stages", agentPatience, wire.RunComplete)
+}
+
+// takeNext takes the next event of the run, and reports whether it is the end. An agent may lose its session by a kill, see
+// [stagesWatch.rerunLost]; else a run that pauses ends the test.
+func (w *stagesWatch) takeNext(r *lab.Runner, goal string) (over bool) {
+	w.Helper()
+	select {
+	case x := <-w.seen:
+		switch x.E.Type() {
+		case wire.TypeFlowPaused:
+			node := w.rerunLost(r)
+			maps.DeleteFunc(w.counts, func(x told, _ int) bool { return x.node == node })
+		case wire.TypeFlowComplete, wire.TypeFlowAborted:
+			return true
+		}
+		w.counts[told{x.E.NodeID, x.E.Type()}]++
+	case <-time.After(agentPatience):
+		w.Fatalf("nothing was told for %s: it never came to %s", agentPatience, goal)
+	}
+	return false
+}
+
+// rerunLost runs a node again of which the run waits for a decision: Claude Code keeps nothing of a session that is cut off in its first moments,
+// and Codex may not have written the first line of its thread. Nothing else may be so: the node says that there is no such session, and there is
+// none. What the log says of its calls has to be true, too: of those that never began there is no trace, those of which nobody knows how they
+// ended have begun once at most, and no other had begun.
+func (w *stagesWatch) rerunLost(r *lab.Runner) (node string) {
+	w.Helper()
+	w.Reach("stages", agentPatience, wire.RunPaused)
+	lost := lostSession{unknown: map[string]int{}, sealed: map[string]bool{}}
+	entries := w.Stored("stages")
+	for _, x := range entries {
+		if p, ok := x.E.Payload.(*wire.NodeError); ok && p.ErrorType == wire.ErrorSessionNotFound && !w.rerun[x.E.ExecID] {
+			lost.end = x.E
+		}
+	}
+	if lost.end == nil {
+		w.Fatal("it has paused, and no node has lost its session")
+	}
+	for _, x := range entries {
+		if x.E.ExecID == lost.end.ExecID {
+			lost.takeEvent(w.bench, x)
+		}
+	}
+	if kept := lost.kept(w.bench, r.Home); len(kept) > 0 || lost.provider != "claude" && lost.provider != "codex" {
+		w.Errorf("the session of %s is lost, and %s has %v", lost.end.NodeID, lost.provider, kept)
+	}
+	w.strikeLost(lost)
+	w.Tell("RERUN %s, whose session is lost, with calls whose ends nobody knows: %v", lost.end.NodeID, lost.unknown)
+	w.rerun[lost.end.ExecID] = true
+	w.Wake("resume", "stages", "--rerun", lost.end.NodeID)
+	return lost.end.NodeID
+}
+
+// lostSession is what the log has of an execution whose session is lost.
+type lostSession struct {
+	end      *wire.Event
+	provider string
+	session  string
+	sealed   map[string]bool // calls
+	unknown  map[string]int  // commands of calls that are sealed as ones that may have begun
+}
+
+func (s *lostSession) takeEvent(l *bench, x lab.Entry) {
 	l.Helper()
-	l.Reach("stages", agentPatience, wire.RunPaused)
-	entries := l.Stored("stages")
-	var failed *wire.Event
-	for _, x := range entries {
-		if p, ok := x.E.Payload.(*wire.NodeError); ok && p.ErrorType == wire.ErrorSessionNotFound {
-			failed = x.E
+	switch p := x.E.Payload.(type) {
+	case *wire.AgentStart:
+		s.provider, s.session = p.Provider, x.E.SessionID
+	case *wire.SessionBound:
+		s.session = p.NewSession
+	case *wire.ToolSealed:
+		s.sealed[x.E.CallID] = !strings.Contains(p.Message, "it has not been executed")
+	case *wire.AgentTool:
+		unknown, isSealed := s.sealed[x.E.CallID]
+		if work, ok := l.workOf(p.ToolInput); unknown && ok {
+			s.unknown[work]++
+		}
+		if !isSealed {
+			l.Errorf("%s has a call with a result, and its session is lost: %s", s.end.NodeID, x)
 		}
 	}
-	if failed == nil {
-		l.Fatal("it has paused, and no node has lost its session")
-	}
-	for _, x := range entries {
-		p, isSealed := x.E.Payload.(*wire.ToolSealed)
-		_, isCall := x.E.Payload.(*wire.ToolIntent)
-		_, hasBegun := x.E.Payload.(*wire.ToolState)
-		switch {
-		case x.E.ExecID != failed.ExecID:
-		case isSealed && p.From != wire.ToolPending, hasBegun:
-			l.Errorf("%s has a call that had begun, and its session is lost: %s", failed.NodeID, x)
-		case isCall:
-			l.Tell("%s has lost its session, and what it had planned: %s", failed.NodeID, x)
-		}
-		if start, ok := x.E.Payload.(*wire.AgentStart); ok && x.E.ExecID == failed.ExecID {
-			kept, err := filepath.Glob(filepath.Join(r.Home, ".claude", "projects", "*", x.E.SessionID+".jsonl"))
-			if l.Must(err); start.Provider != "claude" || len(kept) > 0 {
-				l.Errorf("the session of %s is lost, and %s has %v", failed.NodeID, start.Provider, kept)
+}
+
+// kept are the files of the session, as far as its agent can go on with them.
+func (s *lostSession) kept(l *bench, home string) (files []string) {
+	l.Helper()
+	for _, place := range []string{".claude/projects/*/" + s.session + ".jsonl", ".codex/sessions/*/*/*/rollout-*-" + s.session + ".jsonl"} {
+		found, err := filepath.Glob(filepath.Join(home, place))
+		l.Must(err)
+		for _, file := range found {
+			content, err := os.ReadFile(file)
+			l.Must(err)
+			if first, _, _ := bytes.Cut(content, []byte("\n")); json.Valid(first) {
+				files = append(files, file)
 			}
 		}
 	}
-	l.Tell("RERUN %s, whose session is lost", failed.NodeID)
-	l.Wake("resume", "stages", "--rerun", failed.NodeID)
-	return failed.NodeID
+	return files
+}
+
+// strikeLost compares what the commands of a lost session did with what the log says of them, and strikes it: they may be made once more.
+func (w *stagesWatch) strikeLost(lost lostSession) {
+	w.Helper()
+	lines, _ := w.Ledger("tools")
+	begun := map[string]int{}
+	for _, x := range lines {
+		if x.Who == lost.end.NodeID && x.What == "begin" {
+			begun[x.ID]++
+		}
+	}
+	for work, n := range begun {
+		if n > 1 || n > lost.unknown[work] {
+			w.Errorf("the session of %s is lost; %s began %d times, and is on record as one that may have begun %d times", lost.end.NodeID, work, n, lost.unknown[work])
+		}
+	}
+	if len(begun) == 0 {
+		return
+	}
+	file := filepath.Join(w.Dir, "ledger", "tools")
+	text, err := os.ReadFile(file)
+	w.Must(err)
+	var left strings.Builder
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) > 1 && f[1] == lost.end.NodeID {
+			left.WriteString("lost ")
+		}
+		left.WriteString(line)
+	}
+	w.Must(os.WriteFile(file, []byte(left.String()), 0o600))
 }
 
 // killAgents kills all that runners have started, keepers first, as a power cut would: nobody sees anybody else's end.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -516,13 +517,47 @@ func TestRecovered(t *testing.T) {
 		for _, id := range test.calls.Ended {
 			r.Facts = append(r.Facts, agent.Fact{Mark: id, Text: "- " + id + " has ended"})
 		}
-		_, got, _ := strings.Cut(strings.Join(drain(t, start(t, r), nil), "\n"), "bypassPermissions\n")
+		lines := drain(t, start(t, r), func(e *wire.Event) {
+			if p, is := e.Payload.(*wire.AgentTool); is {
+				if title, _ := p.Structured.Get("title").Text(); title != "Doing "+e.CallID {
+					t.Errorf("%s: what it tells of %s besides has the title %q", test.knows, e.CallID, title)
+				}
+			}
+		})
+		_, got, _ := strings.Cut(strings.Join(lines, "\n"), "bypassPermissions\n")
 		if got, _, _ = strings.Cut(got, "turn:start"); got != test.want {
 			t.Errorf("%s, and the log %v:\n%s\nwant\n%s", test.knows, test.calls, got, test.want)
 		}
 		if told := strings.Contains(p.read(t, "prompts"), "their outcome is unknown"); told != strings.Contains(test.want, c4) {
 			t.Errorf("%s: it was told %q", test.knows, p.read(t, "prompts"))
 		}
+	}
+}
+
+// A call that is recovered and had asked the agent's parent has done so, if it had ended: the agent waits for the answer.
+func TestRecoveredQuestion(t *testing.T) {
+	p := newPlace(t)
+	if err := os.WriteFile(filepath.Join(p.home, "ours"), []byte("1"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := p.request(t, "!load\n!knows c1 c2@ c3@?\nsay Hi.")
+	r.Resume, r.Calls = true, agent.Calls{Ended: []string{"c1"}}
+	s := start(t, r)
+	var told, ends []string
+	lines := drain(t, s, func(e *wire.Event) {
+		switch p := e.Payload.(type) {
+		case *wire.CCMessage:
+			told = append(told, e.CallID+" "+string(p.Priority)+" "+p.Text)
+		case *wire.TurnEnd:
+			if ends = append(ends, p.Result); len(ends) == 1 {
+				if err := s.Send(t.Context(), agent.Message{CommandID: "k1", Content: "Tabs.", Answers: "c2"}); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
+	if !slices.Equal(told, []string{"c2 question c2"}) || len(ends) != 2 || !strings.HasPrefix(lines[len(lines)-1], "agent:complete") {
+		t.Errorf("told %q, %d turns:\n%s", told, len(ends), strings.Join(lines, "\n"))
 	}
 }
 

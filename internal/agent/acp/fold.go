@@ -231,7 +231,7 @@ func (f *fold) recoverCalls() {
 		if p.Error == "" {
 			f.noteDiffs(c)
 		}
-		f.Ended = append(f.Ended, id)
+		f.noteEnd(id)
 	}
 	clear(f.Calls)
 	f.Order = nil
@@ -459,7 +459,11 @@ func (f *fold) endCall(id string, c *call, failed string) {
 	}
 	delete(f.Calls, id)
 	f.Order = slices.DeleteFunc(f.Order, func(x string) bool { return x == id })
-	f.Ended = append(f.Ended, id)
+	f.noteEnd(id)
+}
+
+func (f *fold) noteEnd(call string) {
+	f.Ended = append(f.Ended, call)
 	f.Ended = f.Ended[max(0, len(f.Ended)-maxEnded):]
 }
 

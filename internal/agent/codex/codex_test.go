@@ -184,7 +184,10 @@ func TestStartFails(t *testing.T) {
 		want   string
 	}{
 		"no program": {nil, "start_failed: the agent didn't start: no-such-codex isn't in the PATH of the runner: install Codex"},
-		"no thread":  {func(r *agent.Request) { r.Resume = true }, "session_not_found: Codex doesn't know its thread: Error: thread/resume failed: no rollout found"},
+		"no thread":  {func(r *agent.Request) { r.Resume = true }, "session_not_found: Codex can't go on with its thread: no rollout found for thread id ours (code -32600)"},
+		"no begin":   {func(r *agent.Request) { cutThread(t, r); r.Resume = true }, "session_not_found: Codex can't go on with its thread: failed to read thread: "},
+		"no copy":    {func(r *agent.Request) { r.ForkOf = "theirs" }, "session_not_found: Codex can't go on with its thread: no rollout found for thread id theirs (code -32600)"},
+		"no config":  {func(r *agent.Request) { r.Resume, r.Options.Env[codextest.Script] = true, codextest.Refusal }, "start_failed: the agent didn't start: it ended with exit code 1: Error: loading config.toml"},
 		"no point":   {func(r *agent.Request) { r.ForkOf, r.ForkAt = "thread-1", "x" }, "fork_point_not_found: the agent didn't start: a thread of Codex can be forked as a whole"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -318,6 +321,14 @@ func TestInterruptAndGoOn(t *testing.T) {
 	}
 	if argv := p.read(t, "arguments"); !strings.Contains(argv, `exec fork --json --skip-git-repo-check -c sandbox_mode="read-only" -c approval_policy="never" --model=gpt-x -- thread-1 -`) {
 		t.Errorf("called\n%s", argv)
+	}
+}
+
+// cutThread leaves of a request's thread a file that Codex had begun, and nothing in it.
+func cutThread(t *testing.T, r *agent.Request) {
+	t.Helper()
+	if err := touch(filepath.Join(r.Options.Env[codextest.Home], r.SessionID)); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -174,7 +174,7 @@ func (f *sessionFold) takeItem(state string, item, m wire.Raw) {
 }
 
 func isCall(kind string) bool {
-	return kind == "command_execution" || kind == "file_change" || kind == "mcp_tool_call" || kind == "web_search"
+	return kind == commandTool || kind == "file_change" || kind == "mcp_tool_call" || kind == "web_search"
 }
 
 // takeBlock takes a message or a thought, which Codex tells whole.
@@ -245,12 +245,10 @@ func (f *sessionFold) takeCall(state, id, kind string, item wire.Raw) {
 func (f *sessionFold) endCall(id string, p *wire.AgentTool) {
 	c := f.calls[id]
 	p.ToolName, p.ToolInput, p.DurationMs = c.name, c.input, new(max(0, f.at-c.at))
-	if p.Error == "" && c.name == "mcp__"+parent.Server+"__"+parent.Tool {
-		if told, problem := parent.Parse(c.input); problem == "" {
-			f.emitEvent(id, told)
-			if told.Priority != wire.PriorityInfo && !f.onRecord[id] {
-				f.asked = append(f.asked, id)
-			}
+	if told := toldParent(p); told != nil {
+		f.emitEvent(id, told)
+		if told.Priority != wire.PriorityInfo && !f.onRecord[id] {
+			f.asked = append(f.asked, id)
 		}
 	}
 	f.emitEvent(id, p)
@@ -258,10 +256,22 @@ func (f *sessionFold) endCall(id string, p *wire.AgentTool) {
 	f.order = slices.DeleteFunc(f.order, func(x string) bool { return x == id })
 }
 
+// toldParent is what a call has told the agent's parent; nil: nothing.
+func toldParent(p *wire.AgentTool) *wire.CCMessage {
+	if p.Error != "" || p.ToolName != "mcp__"+parent.Server+"__"+parent.Tool {
+		return nil
+	}
+	told, _ := parent.Parse(p.ToolInput) // one with a problem tells nothing
+	return told
+}
+
+// commandTool is the tool of a command, as Codex names it.
+const commandTool = "command_execution"
+
 // toolOf returns the tool of a call, and what it was given.
 func toolOf(kind string, item wire.Raw) (name string, input wire.Raw) {
 	switch kind {
-	case "command_execution":
+	case commandTool:
 		return kind, mustMarshal(map[string]any{"command": textOf(item, "command")})
 	case "file_change":
 		about := map[string]any{"changes": item.Get("changes")}
@@ -283,7 +293,7 @@ func toolOf(kind string, item wire.Raw) (name string, input wire.Raw) {
 func resultOf(kind string, item wire.Raw) (output wire.Raw, failed string, denied bool) {
 	status := textOf(item, "status")
 	switch kind {
-	case "command_execution":
+	case commandTool:
 		output = wire.RawString(textOf(item, "aggregated_output"))
 		code, known := item.Get("exit_code").Any().(int64)
 		switch {

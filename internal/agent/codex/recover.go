@@ -26,8 +26,8 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// recoverCalls returns the commands of Codex's own record of its thread that the log lacks: it had begun them when it died with its
-// keeper, before that had read so. They are those that are later than the log's last call, since Codex's ids of items aren't in there.
+// recoverCalls returns the commands, and calls of MCP servers, of Codex's own record of its thread that the log lacks: it had begun them when it
+// died with its keeper, before that had read so. They are those that are later than the log's last call, since Codex's ids of items aren't in there.
 func (p *Provider) recoverCalls(ctx context.Context, r agent.Request, _ agent.Calls) ([]*wire.Event, error) {
 	if !r.Resume || r.History == nil {
 		return nil, nil
@@ -44,7 +44,7 @@ func (p *Provider) recoverCalls(ctx context.Context, r agent.Request, _ agent.Ca
 		return nil, fmt.Errorf("codex: record of the thread: %w", err)
 	}
 	defer func() { _ = file.Close() }()
-	l := rollout{thread: r.SessionID, after: last, inputs: map[string]wire.Raw{}}
+	l := rollout{thread: r.SessionID, after: last, calls: map[string]recordedCall{}}
 	if err := l.readCalls(ctx, file); err != nil {
 		return nil, fmt.Errorf("codex: record of the thread: %w", err)
 	}
@@ -113,7 +113,7 @@ func (p *Provider) openRollout(r agent.Request) (fs.File, error) {
 	return file, nil
 }
 
-// rolloutLine is a line of the file, as far as calls of commands are concerned.
+// rolloutLine is a line of the file, as far as calls are concerned.
 type rolloutLine struct {
 	Timestamp time.Time `json:"timestamp"`
 	Type      string    `json:"type"`
@@ -123,9 +123,11 @@ type rolloutLine struct {
 		ForkedOf  string          `json:"forked_from_id"`
 		TurnID    string          `json:"turn_id"`
 		Name      string          `json:"name"`
+		Namespace string          `json:"namespace"`
 		CallID    string          `json:"call_id"`
 		Arguments string          `json:"arguments"`
 		Output    json.RawMessage `json:"output"`
+		Item      json.RawMessage `json:"item"`
 	} `json:"payload"`
 }
 
@@ -141,15 +143,21 @@ const (
 // rollout is what is read of the file of a thread.
 type rollout struct {
 	thread string
-	after  int64 // when the log was last told of a call, in Unix ms
-	forked bool  // the file may begin with a copy of another thread's, with the time of the fork in each line
-	own    bool  // a turn of this thread has begun
-	inputs map[string]wire.Raw
+	after  int64                   // when the log was last told of a call, in Unix ms
+	forked bool                    // the file may begin with a copy of another thread's, with the time of the fork in each line
+	own    bool                    // a turn of this thread has begun
+	calls  map[string]recordedCall // without a result so far
 	events []*wire.Event
 	kept   int
 }
 
-// readCalls reads the calls of commands that are later than the log's, and their results.
+// recordedCall is a call that the file has.
+type recordedCall struct {
+	tool  string
+	input wire.Raw
+}
+
+// readCalls reads the calls that are later than the log's, and their results.
 func (r *rollout) readCalls(ctx context.Context, file io.Reader) error {
 	in := bufio.NewReaderSize(io.LimitReader(file, maxRollout), maxRolloutLine)
 	for {
@@ -180,53 +188,92 @@ func (r *rollout) takeLine(l rolloutLine, size int) {
 		r.forked = r.forked || l.Payload.ID == r.thread && l.Payload.ForkedOf != ""
 	case l.Type == "turn_context", l.Payload.Type == "task_started":
 		r.own = r.own || l.Payload.TurnID > r.thread
-	case l.Type == "response_item" && (r.own || !r.forked) && l.Timestamp.UnixMilli() > r.after:
+	case (r.own || !r.forked) && l.Timestamp.UnixMilli() > r.after:
 		if r.takeCall(l) {
 			r.kept += size
 		}
 	}
 }
 
-// takeCall takes a call or its result, and reports whether it is one of a command.
+// takeCall takes a call or its result, and reports whether the line is one.
 func (r *rollout) takeCall(l rolloutLine) bool {
 	id := l.Payload.CallID
-	switch command := l.command(); {
-	case l.Payload.Type == "function_call" && command != "" && id != "":
-		input := mustMarshal(map[string]any{"command": command})
-		r.inputs[id] = input
-		sum := sha256.Sum256(input)
+	switch open, isOpen := r.calls[id]; {
+	case l.Type == "event_msg" && l.Payload.Type == "item_completed":
+		return r.endServed(l.Payload.Item)
+	case l.Type != "response_item" || id == "":
+		return false
+	case l.Payload.Type == "function_call":
+		c, is := l.call()
+		if !is {
+			return false
+		}
+		r.calls[id] = c
+		sum := sha256.Sum256(c.input)
 		r.events = append(r.events, &wire.Event{CallID: id, Payload: &wire.ToolIntent{
-			ToolName: "command_execution", ToolInput: input, InputHash: hex.EncodeToString(sum[:]), Recovered: wire.RecoveredTranscript,
+			ToolName: c.tool, ToolInput: c.input, InputHash: hex.EncodeToString(sum[:]), Recovered: wire.RecoveredTranscript,
 		}})
 		return true
-	case l.Payload.Type == "function_call_output" && r.inputs[id] != nil:
-		r.endCall(id, l.Payload.Output)
+	case l.Payload.Type == "function_call_output" && isOpen && open.tool == commandTool:
+		r.endCommand(id, l.Payload.Output)
 		return true
 	}
 	return false
 }
 
-// endCall takes the result of a call.
-func (r *rollout) endCall(id string, result json.RawMessage) {
-	input := r.inputs[id]
-	delete(r.inputs, id)
+// endServed takes the end of an item, and reports whether it is a call of an MCP server.
+func (r *rollout) endServed(item json.RawMessage) bool {
+	m, err := wire.RawFromJSON(item)
+	id := textOf(m, "id")
+	if _, isOpen := r.calls[id]; err != nil || !isOpen || textOf(m, "type") != "McpToolCall" {
+		return false
+	}
+	output, failed, _ := resultOf("mcp_tool_call", m)
+	r.endCall(id, output, failed)
+	return true
+}
+
+// endCommand takes the result of a command.
+func (r *rollout) endCommand(id string, result json.RawMessage) {
 	var text string
 	if json.Unmarshal(result, &text) != nil {
 		return
 	}
 	if isRefusal(text) {
+		delete(r.calls, id)
 		r.events = slices.DeleteFunc(r.events, func(e *wire.Event) bool { return e.CallID == id })
 		return
 	}
 	code, output, ended := parseResult(text)
-	if !ended {
-		return
+	switch {
+	case !ended:
+		delete(r.calls, id)
+	case code == "0":
+		r.endCall(id, wire.RawString(output), "")
+	default:
+		r.endCall(id, wire.RawString(output), "the command ended with exit code "+code)
 	}
-	p := &wire.AgentTool{ToolName: "command_execution", ToolInput: input, ToolOutput: wire.RawString(output), Recovered: wire.RecoveredTranscript}
-	if code != "0" {
-		p.Error = "the command ended with exit code " + code
+}
+
+// endCall ends a call; failed says why it failed, if it did.
+func (r *rollout) endCall(id string, output wire.Raw, failed string) {
+	c := r.calls[id]
+	delete(r.calls, id)
+	p := &wire.AgentTool{ToolName: c.tool, ToolInput: c.input, ToolOutput: output, Error: failed, Recovered: wire.RecoveredTranscript}
+	if told := toldParent(p); told != nil {
+		r.events = append(r.events, &wire.Event{CallID: id, Payload: told})
 	}
 	r.events = append(r.events, &wire.Event{CallID: id, Payload: p})
+}
+
+// call is the call that a line has: a command or one of an MCP server.
+func (l rolloutLine) call() (c recordedCall, is bool) {
+	if command := l.command(); command != "" {
+		return recordedCall{commandTool, mustMarshal(map[string]any{"command": command})}, true
+	}
+	name := strings.TrimPrefix(l.Payload.Namespace+"__"+l.Payload.Name, "__")
+	input, err := wire.RawFromJSON([]byte(l.Payload.Arguments))
+	return recordedCall{name, input}, err == nil && strings.HasPrefix(name, "mcp__")
 }
 
 // command is what a call has the shell do; "": it is another call.

@@ -1,6 +1,7 @@
 package codex_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/pkg/wire"
@@ -62,7 +63,9 @@ func recoverCalls(t *testing.T, r agent.Request) (got []string) {
 		switch p := e.Payload.(type) {
 		case *wire.ToolIntent:
 			command, _ := p.ToolInput.Get("command").Text()
-			got = append(got, e.CallID+" "+command)
+			got = append(got, e.CallID+" "+cmp.Or(command, p.ToolName+" "+p.ToolInput.Plain()))
+		case *wire.CCMessage:
+			got = append(got, fmt.Sprintf("%s tells its parent a %s: %s", e.CallID, p.Priority, p.Text))
 		case *wire.AgentTool:
 			got = append(got, fmt.Sprintf("%s %s %s", e.CallID, p.ToolOutput.Plain(), p.Error))
 		}
@@ -84,7 +87,7 @@ func TestRecovered(t *testing.T) {
 		"thread-2": nil, "../thread-1": nil, "*": nil,
 	} {
 		r.SessionID = session
-		if diff := cmp.Diff(want, recoverCalls(t, r)); diff != "" {
+		if diff := gocmp.Diff(want, recoverCalls(t, r)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", session, diff)
 		}
 	}
@@ -109,8 +112,46 @@ func TestRecoveredResults(t *testing.T) {
 		"failed to parse function arguments: missing field":                      nil,
 	} {
 		_, r := newRollout(t, "t", rolloutCall("1970-01-01T00:00:03Z", "c1", "shell", `{"command":"do"}`), rolloutResult("1970-01-01T00:00:04Z", "c1", output))
-		if diff := cmp.Diff(want, recoverCalls(t, r)); diff != "" {
+		if diff := gocmp.Diff(want, recoverCalls(t, r)); diff != "" {
 			t.Errorf("%q (-want +got):\n%s", output, diff)
+		}
+	}
+}
+
+// Calls of MCP servers are recovered, too, as 0.169 writes them. One that tells the agent's parent something has told it, unless it failed or
+// nobody knows whether it was made.
+func TestRecoveredServed(t *testing.T) {
+	const at = "1970-01-01T00:00:03Z"
+	call := func(server, tool, arguments string) string {
+		return fmt.Sprintf(`{"timestamp":%q,"type":"response_item","payload":{"type":"function_call","namespace":"mcp__%s","name":%q,"arguments":%q,"call_id":"c1"}}`, at, server, tool, arguments)
+	}
+	end := func(status, text string) string {
+		return fmt.Sprintf(`{"timestamp":%q,"type":"event_msg","payload":{"type":"item_completed","item":{"type":"McpToolCall","id":"c1","server":"s","tool":"t",`+
+			`"arguments":{},"status":%q,"result":{"content":[{"type":"text","text":%q}]}}}}`, at, status, text)
+	}
+	const delivered = `[{"text":"delivered","type":"text"}]`
+	for name, test := range map[string]struct{ lines, want []string }{
+		"a call":      {[]string{call("srv", "get", `{"q":1}`), end("completed", "ok")}, []string{`c1 mcp__srv__get {"q":1}`, `c1 [{"text":"ok","type":"text"}] `}},
+		"no end":      {[]string{call("parent", "notify_parent", `{"message":"Done."}`)}, []string{`c1 mcp__parent__notify_parent {"message":"Done."}`}},
+		"another end": {[]string{call("srv", "get", `{}`), strings.Replace(end("completed", "ok"), "McpToolCall", "CommandExecution", 1)}, []string{`c1 mcp__srv__get {}`}},
+		"an end only": {[]string{end("completed", "ok")}, nil},
+		"no input":    {[]string{call("srv", "get", `{`)}, nil},
+		"a message": {
+			[]string{call("parent", "notify_parent", `{"message":"Done."}`), end("completed", "delivered")},
+			[]string{`c1 mcp__parent__notify_parent {"message":"Done."}`, "c1 tells its parent a info: Done.", "c1 " + delivered + " "},
+		},
+		"a question": {
+			[]string{call("parent", "notify_parent", `{"message":"Tabs?","priority":"question"}`), end("completed", "delivered")},
+			[]string{`c1 mcp__parent__notify_parent {"message":"Tabs?","priority":"question"}`, "c1 tells its parent a question: Tabs?", "c1 " + delivered + " "},
+		},
+		"no message": {
+			[]string{call("parent", "notify_parent", `{"message":""}`), end("failed", "invalid input")},
+			[]string{`c1 mcp__parent__notify_parent {"message":""}`, `c1 [{"text":"invalid input","type":"text"}] the call failed`},
+		},
+	} {
+		_, r := newRollout(t, "t", test.lines...)
+		if diff := gocmp.Diff(test.want, recoverCalls(t, r)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
 }
@@ -135,7 +176,7 @@ func TestRecoveredFork(t *testing.T) {
 		"by its context":  {[]string{fmt.Sprintf(turnContext, own), rolloutCall("1970-01-01T00:00:04Z", "c2", "shell", `{"command":"two"}`)}, []string{"c2 two"}},
 	} {
 		_, r := newRollout(t, fork, append(slices.Clone(copied), test.lines...)...)
-		if diff := cmp.Diff(test.want, recoverCalls(t, r)); diff != "" {
+		if diff := gocmp.Diff(test.want, recoverCalls(t, r)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}

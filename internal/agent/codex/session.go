@@ -1,6 +1,7 @@
 package codex
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -457,8 +458,8 @@ func (s *session) concludeTurn(p *process.Process, reason string, yield func(*wi
 			}
 		}
 		return s.yieldEvents(yield, s.placeEvents(f.takeEvents())...)
-	case strings.Contains(words, "no rollout found") || strings.Contains(words, "session not found") || strings.Contains(words, "No session found"):
-		f.fail(nowMillis(), wire.ErrorSessionNotFound, "Codex doesn't know its thread: "+words, details)
+	case f.thread == "" && lostThread(words) != "":
+		f.fail(nowMillis(), wire.ErrorSessionNotFound, "Codex can't go on with its thread: "+lostThread(words), details)
 	case f.thread == "":
 		f.fail(nowMillis(), wire.ErrorStartFailed, "the agent didn't start: it "+exitText(how, reason, words), details)
 	default:
@@ -469,6 +470,18 @@ func (s *session) concludeTurn(p *process.Process, reason string, yield func(*wi
 	s.mu.Unlock()
 	s.yieldEvents(yield, s.placeEvents(f.takeEvents())...)
 	return false
+}
+
+// lostThread is what a program says of a thread that it can't go on with, or copy: there is no file of it, or one that a crash has cut off in its
+// first line. "": it has said nothing of the kind.
+func lostThread(words string) string {
+	for _, request := range []string{"thread/resume", "thread/fork"} {
+		if _, why, found := strings.Cut(words, request+" failed: "); found {
+			why, _, _ = strings.Cut(why, "\n")
+			return cmp.Or(strings.TrimSpace(why), request+" failed")
+		}
+	}
+	return ""
 }
 
 func exitText(how process.Exit, reason, words string) string {

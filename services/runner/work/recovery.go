@@ -46,6 +46,10 @@ func (r resumption) recoverCalls(ctx context.Context, c continuation, p *run.Pas
 			calls = append(calls, wire.ToolCall{
 				CallID: e.CallID, Tool: payload.ToolName, Input: payload.ToolInput, State: wire.ToolPending, Idempotent: payload.Idempotent,
 			})
+		case *wire.CCMessage:
+			if payload.Priority != wire.PriorityInfo { // the agent waits for the answer
+				r.exec.entry.Asked = append(slices.Clone(r.exec.entry.Asked), wire.Question{ID: e.CallID})
+			}
 		case *wire.AgentTool:
 			calls = slices.DeleteFunc(calls, func(call wire.ToolCall) bool { return call.CallID == e.CallID })
 		}

@@ -41,7 +41,7 @@ import (
 //
 // Before the first part, lines that begin with "!" say what agent it is: !load, !resume, !fork (abilities),
 // !version N, !hang METHOD, !auth, !stderr TEXT, !modes A B, !models A B, !silent (it ignores what it is cut short by),
-// !knows ID ID? (the calls that it repeats when it loads a session; ".ID": the end alone; "?": without their ends, "^": with a diff, "~": ended without a word, as codex-acp has it, "!": failed), !garbage N (lines before it speaks), !stay (it doesn't exit at the end of its input).
+// !knows ID ID? (the calls that it repeats when it loads a session; ".ID": the end alone; "?": without their ends, "^": with a diff, "@": it asks the parent ID, "~": ended without a word, as codex-acp has it, "!": failed), !garbage N (lines before it speaks), !stay (it doesn't exit at the end of its input).
 const (
 	Script = "WAKE_TEST_ACP_SCRIPT"
 	Home   = "WAKE_TEST_ACP_HOME"
@@ -229,6 +229,7 @@ func (a *agent) LoadSession(ctx context.Context, r acp.LoadSessionRequest) (acp.
 		}
 		id, begun := strings.CutSuffix(id, "?")
 		id, edits := strings.CutSuffix(id, "^")
+		id, asks := strings.CutSuffix(id, "@")
 		id, failed := strings.CutSuffix(id, "!")
 		id, feigned := strings.CutSuffix(id, "~")
 		if feigned {
@@ -236,8 +237,12 @@ func (a *agent) LoadSession(ctx context.Context, r acp.LoadSessionRequest) (acp.
 				acp.WithStartRawInput(map[string]any{"command": id}))))
 			continue
 		}
-		err = errors.Join(err, a.tell(ctx, r.SessionId, acp.StartToolCall(acp.ToolCallId(id), "Doing "+id, acp.WithStartStatus(acp.ToolCallStatusPending),
-			acp.WithStartRawInput(map[string]any{"command": id}), acp.WithStartContent([]acp.ToolCallContent{acp.ToolContent(acp.TextBlock("what it is for"))}))))
+		title, input := "Doing "+id, map[string]any{"command": id}
+		if asks {
+			title, input = "notify_parent (parent MCP Server)", map[string]any{"message": id, "priority": "question"}
+		}
+		err = errors.Join(err, a.tell(ctx, r.SessionId, acp.StartToolCall(acp.ToolCallId(id), title, acp.WithStartStatus(acp.ToolCallStatusPending),
+			acp.WithStartRawInput(input), acp.WithStartContent([]acp.ToolCallContent{acp.ToolContent(acp.TextBlock("what it is for"))}))))
 		status := acp.ToolCallStatusCompleted
 		if failed {
 			status = acp.ToolCallStatusFailed

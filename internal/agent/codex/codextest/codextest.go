@@ -3,6 +3,7 @@ package codextest
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -31,6 +32,9 @@ const (
 	Script = "WAKE_TEST_CODEX_SCRIPT"
 	Home   = "WAKE_TEST_CODEX_HOME"
 )
+
+// Refusal is the script of a Codex that refuses to start.
+const Refusal = "!refuse"
 
 // Main plays the script of the environment and reports true, if there is one.
 func Main() bool {
@@ -76,6 +80,15 @@ func (p *player) load(id string) bool {
 	return err == nil && json.Unmarshal(b, &p.thread) == nil
 }
 
+// trouble is what Codex says of a thread that it can't load.
+func (p *player) trouble(id string) string {
+	file := filepath.Join(p.home, filepath.Base(id))
+	if _, err := os.Stat(file); err != nil {
+		return fmt.Sprintf("no rollout found for thread id %s (code -32600)", id)
+	}
+	return fmt.Sprintf("failed to read thread: thread-store internal error: failed to read session metadata %s: rollout at %s is empty (code -32603)\n\nStack backtrace:\n   0: <unknown>", file, file)
+}
+
 func (p *player) save(id string) error {
 	b, err := json.Marshal(p.thread)
 	if err != nil {
@@ -89,6 +102,9 @@ func (p *player) run(script string, argv []string) error {
 	if len(argv) == 0 || argv[0] != "exec" || !slices.Contains(argv, "--json") || argv[len(argv)-1] != "-" {
 		return fmt.Errorf("unexpected arguments %q", argv)
 	}
+	if script == Refusal {
+		return errors.New("loading config.toml: unclosed array")
+	}
 	prompt, err := io.ReadAll(os.Stdin)
 	if err != nil {
 		return err
@@ -96,8 +112,8 @@ func (p *player) run(script string, argv []string) error {
 	id := ""
 	if argv[1] == "resume" || argv[1] == "fork" {
 		id = argv[len(argv)-2]
-		if !p.load(id) {
-			return fmt.Errorf("thread/resume failed: no rollout found for thread id %s", id)
+		if request := "thread/" + argv[1]; !p.load(id) {
+			return fmt.Errorf("%s: %s failed: %s", request, request, p.trouble(id))
 		}
 	}
 	for n := 1; id == "" || argv[1] == "fork" && n == 1; n++ {
