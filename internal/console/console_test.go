@@ -284,7 +284,7 @@ func TestWaitsSince(t *testing.T) {
 	asked := regexp.MustCompile(`data-since="\d+"`).FindString(w.get("/parts/inbox", "data-since"))
 	logtest.Append(t, agent, &wire.Event{ExecID: "coder#1", Timestamp: time.Now().Add(time.Minute).UnixMilli(), Payload: &wire.AgentText{Content: "still waiting"}})
 	w.get("/runs/r/parts/log", "still waiting")
-	for _, path := range []string{"/parts/fleet", "/runs/r/parts/head"} {
+	for _, path := range []string{"/parts/fleet", "/runs/r/parts/nodes"} {
 		if page := w.get(path, `class="waits"`); !strings.Contains(page, asked) {
 			t.Errorf("%s doesn't have %s:\n%s", path, asked, page)
 		}
@@ -316,7 +316,7 @@ func TestFeeds(t *testing.T) {
 	_, agent := w.write("r", "hello")
 	logtest.Append(t, agent, &wire.Event{ExecID: "coder#1", SessionID: "5e551011", Payload: &wire.SessionCompared{Verdict: "stream short", StreamShort: 1}})
 	w.get("/runs/r", "stream short")
-	if _, page := w.ask(http.MethodGet, "/runs/r", "", nil); !strings.Contains(page, "<span>log and session file</span>") {
+	if _, page := w.ask(http.MethodGet, "/runs/r", "", nil); !strings.Contains(page, "<dt>log and session file</dt>") {
 		t.Errorf("the page has no verdict:\n%s", page)
 	}
 }

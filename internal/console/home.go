@@ -21,6 +21,7 @@ type home struct {
 type inbox struct {
 	wire.ApprovalsResponse
 
+	Run      string // of whose page it is a part; "": it is that of all
 	Operator bool
 	More     int // that aren't shown
 }
@@ -117,7 +118,7 @@ func (s *Console) readFleet(r *http.Request) (fleet, error) {
 
 func (s *Console) readInbox(r *http.Request, run string) (inbox, error) {
 	a, err := call[wire.ApprovalsResponse](r.Context(), s, wire.VerbApprovals, wire.ApprovalsRequest{Run: run})
-	b := inbox{ApprovalsResponse: a, More: a.Omitted, Operator: userOfRequest(r).role == operator}
+	b := inbox{ApprovalsResponse: a, Run: run, More: a.Omitted, Operator: userOfRequest(r).role == operator}
 	if len(b.Approvals) > maxInbox {
 		b.More += len(b.Approvals) - maxInbox
 		b.Approvals = slices.Clone(b.Approvals[:maxInbox])

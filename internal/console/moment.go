@@ -12,6 +12,7 @@ import (
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/graph"
 	"code.wake.dev/wake/internal/history"
+	"code.wake.dev/wake/internal/ledger"
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -22,10 +23,33 @@ type moment struct {
 	State *wire.State
 	Nodes []momentNode
 	Tools []wire.ToolCall
-	Lines []wire.LogLine // the last ones up to there
+	Lines []wire.LogLine // the last ones up to there, the latest first
 	Graph *graph.Picture
 	Files bool   // the user may see the files of the run
 	First uint64 // position at which the run began
+}
+
+// Word is how the run was doing, in a word.
+func (m moment) Word() string { return cmp.Or(string(m.State.Result), string(m.State.Status)) }
+
+// TookMs is how long the run had taken.
+func (m moment) TookMs() int64 {
+	if m.State.StartedAt == 0 {
+		return 0
+	}
+	return m.State.UpdatedAt - m.State.StartedAt
+}
+
+// TokensIn are those that models had been given, from caches, too.
+func (m moment) TokensIn() int64 {
+	u := m.State.Usage
+	return u.InputTokens + u.CacheCreationInputTokens + u.CacheReadInputTokens
+}
+
+// Basis is what the cost comes from, see [wire.CostReported].
+func (m moment) Basis() string {
+	u := m.State.Usage
+	return ledger.Basis(u.CostUsd, u.ComputedUsd, u.Unpriced)
 }
 
 type momentNode struct {
@@ -62,6 +86,7 @@ func readMoment(r *http.Request, l *link, run string, at uint64) (*moment, error
 	})
 	for window := uint64(momentEvents); ; window *= 10 { // others' events are between those of the run
 		if m.Lines, err = linesBefore(ctx, l, run, at, window); err != nil || len(m.Lines) >= momentLines/2 || window >= at || window > maxWindow {
+			slices.Reverse(m.Lines)
 			return m, err
 		}
 	}

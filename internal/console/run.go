@@ -33,7 +33,7 @@ type runPage struct {
 // kin is a run that comes from another one.
 type kin struct{ RunID, State string }
 
-// runHead is how the run is doing.
+// runHead is how the run and its nodes are doing.
 type runHead struct {
 	wire.StatusResponse
 
@@ -153,6 +153,8 @@ func (s *Console) showRunPart(w http.ResponseWriter, r *http.Request) {
 	part := r.PathValue("part")
 	switch part {
 	case "head":
+		data, err = call[wire.StatusResponse](r.Context(), s, wire.VerbStatus, wire.StatusRequest{Run: run})
+	case "nodes":
 		data, err = s.readHead(r.Context(), l, run)
 	case "log":
 		data, err = s.readLog(r, run)

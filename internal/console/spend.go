@@ -9,6 +9,7 @@ import (
 
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/history"
+	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -138,7 +139,7 @@ type piece struct {
 
 // Pieces are the parts of a hit's snippet.
 func piecesOf(h wire.SearchHit) (all []piece) {
-	text, at := []rune(h.Snippet), 0
+	text, at := []rune(timeline.PlainLine(h.Type, h.Snippet)), 0 // as long as it was, up to what matches
 	for _, m := range h.Matches {
 		if m.From < at || m.To > len(text) || m.To < m.From {
 			continue

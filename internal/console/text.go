@@ -109,3 +109,11 @@ func prettyValue(v any) string {
 
 // prettyText is a value as a page shows it.
 func prettyText(v any) template.HTML { return colored(prettyValue(v)) }
+
+// mostCost is the largest cost of rows, or 0.
+func mostCost(rows []wire.SpendStats) (most float64) {
+	for _, r := range rows {
+		most = max(most, r.CostUsd)
+	}
+	return most
+}

@@ -135,7 +135,8 @@ type bar struct {
 	Begin, End   int64
 	Failed, Open bool
 	Tools        []toolMark
-	X, W, Y      float64
+	X, W         float64
+	Y            int
 
 	width int64 // ms within which marks are put together
 }
@@ -226,7 +227,7 @@ func (p *pageWriter) applyStep(s timeline.Step, e *wire.Event) {
 	r := p.findRow(s.Pos)
 	if s.Op == timeline.Add || r == nil { // a line that is written already goes on in another
 		r = &row{
-			Pos: s.Pos, Node: timeline.Sanitize(e.Node()), Class: s.Type, Sub: e.Parent != "",
+			Pos: s.Pos, Node: timeline.Sanitize(timeline.NodeName(e.Node())), Class: s.Type, Sub: e.Parent != "",
 			At: elapsedText(p.first, e.Timestamp), Clock: time.UnixMilli(e.Timestamp).UTC().Format("2006-01-02 15:04:05.000"),
 		}
 		p.held = append(p.held, r)
@@ -237,7 +238,7 @@ func (p *pageWriter) applyStep(s timeline.Step, e *wire.Event) {
 	if s.Op == timeline.Replace {
 		r.Text, r.Cut = "", 0
 	}
-	text, cut := cutText(timeline.Sanitize(s.Text), maxText-len(r.Text))
+	text, cut := cutText(timeline.Sanitize(timeline.PlainLine(s.Type, s.Text)), maxText-len(r.Text))
 	r.Text, r.Cut = r.Text+text, r.Cut+cut
 }
 
@@ -349,12 +350,11 @@ func (b *bar) end(e *wire.Event, failed bool) {
 	}
 }
 
-// The chart in units of its view box.
+// The chart's heights, in pixels. Its widths are parts of a hundred: names and times stay legible on a phone.
 const (
-	chartLeft  = 180.0
-	chartWidth = 1000.0
-	barHeight  = 22.0
-	axisHeight = 24.0
+	barHeight  = 36
+	axisHeight = 24
+	thinnest   = 0.2 // part of the width that a bar or mark takes at least
 )
 
 // tick is a time below the chart.
@@ -370,7 +370,7 @@ func (p *pageWriter) chartTicks() []tick {
 	all := make([]tick, parts+1)
 	for i := range all {
 		all[i] = tick{
-			X: roundToTenth(chartLeft + (chartWidth-chartLeft)*float64(i)/parts), Anchor: "middle",
+			X: 100 * float64(i) / parts, Anchor: "middle",
 			Label: elapsedText(p.first, p.first+(p.last-p.first)*int64(i)/parts),
 		}
 	}
@@ -378,20 +378,19 @@ func (p *pageWriter) chartTicks() []tick {
 	return all
 }
 
-// roundToTenth rounds a place in the chart.
-func roundToTenth(x float64) float64 { return math.Round(10*x) / 10 }
-
 // placeBars places the bars.
 func (p *pageWriter) placeBars() []*bar {
-	scale := (chartWidth - chartLeft) / float64(max(1, p.last-p.first))
+	scale := 100 / float64(max(1, p.last-p.first))
+	round := func(x float64) float64 { return math.Round(100*x) / 100 }
 	place := func(begin, end int64) (x, w float64) {
-		return roundToTenth(chartLeft + float64(begin-p.first)*scale), roundToTenth(max(2, float64(end-begin)*scale))
+		x, w = float64(begin-p.first)*scale, max(thinnest, float64(end-begin)*scale)
+		return round(min(x, 100-thinnest)), round(w)
 	}
 	for i, b := range p.order {
 		if b.Open {
 			b.End = p.last
 		}
-		b.Y = float64(i) * barHeight
+		b.Y = i * barHeight
 		b.X, b.W = place(b.Begin, b.End)
 		for k := range b.Tools {
 			m := &b.Tools[k]
@@ -428,8 +427,7 @@ func (p *pageWriter) pageSummary() map[string]any {
 		"Events": p.result.Events, "Rows": p.result.Written, "Part": p.run.From > 0 || p.run.To > 0, "Partly": p.folded < p.result.Events,
 		"Alerts": safeAlerts(p.run.Alerts), "Graph": graph.Draw(s), "Note": timeline.Sanitize(p.run.Note),
 		"Tools": tools, "Models": models, "Bars": p.placeBars(), "Beyond": p.beyond,
-		"Ticks": p.chartTicks(), "ChartHeight": float64(len(p.order))*barHeight + axisHeight, "AxisY": float64(len(p.order))*barHeight + axisHeight - 6,
-		"AxisTop": float64(len(p.order))*barHeight + 2, "ChartWidth": chartWidth, "BarLeft": chartLeft - 8,
+		"Ticks": p.chartTicks(), "ChartHeight": len(p.order)*barHeight + axisHeight, "AxisY": len(p.order)*barHeight + axisHeight - 6, "AxisTop": len(p.order)*barHeight + 2,
 		"Hash": p.result.Hash,
 	}
 }
@@ -441,7 +439,7 @@ func safeAlerts(alerts []wire.Alert) []alertRow {
 	var rows []alertRow
 	for _, a := range alerts {
 		rows = append(rows, alertRow{
-			Kind: timeline.Sanitize(a.Kind), Severity: string(a.Severity), Node: timeline.Sanitize(a.NodeID), Text: timeline.Sanitize(a.Text),
+			Kind: timeline.Sanitize(a.Kind), Severity: string(a.Severity), Node: timeline.Sanitize(timeline.NodeName(a.NodeID)), Text: timeline.Sanitize(timeline.PlainAlert(a.Text)),
 			Clock: time.UnixMilli(a.Timestamp).UTC().Format("2006-01-02 15:04:05"),
 		})
 	}

@@ -107,7 +107,13 @@ func providersOf(s *wire.State, def *flow.Definition) map[string]string {
 func (g *Picture) addEdge(a, b *Node, class string) {
 	if b.X > a.X {
 		x1, y1, x2, y2 := a.X+boxW, a.Y+boxH/2, b.X, b.Y+boxH/2
-		g.Edges = append(g.Edges, Edge{fmt.Sprintf("M%d %d C%d %d %d %d %d %d", x1, y1, x1+24, y1, x2-24, y2, x2, y2), class})
+		from, to := x1, x2 // between which it curves; beyond, it goes along the lower row, where fewer boxes are
+		if y1 > y2 {
+			from = x2 - gapX
+		} else {
+			to = x1 + gapX
+		}
+		g.Edges = append(g.Edges, Edge{fmt.Sprintf("M%d %d H%d C%d %d %d %d %d %d H%d", x1, y1, from, from+24, y1, to-24, y2, to, y2, x2), class})
 		return
 	}
 	x1, y1, x2, y2 := a.X+boxW/2, a.Y+boxH, b.X+boxW/2, b.Y+boxH

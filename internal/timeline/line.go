@@ -27,8 +27,11 @@ const (
 	ResumesAgent   = "Agent resumed"
 )
 
-// FailedCall is how lines of type tool begin of calls that failed.
-const FailedCall = "❌ "
+// How lines of type tool begin: of calls that failed, and of the others.
+const (
+	FailedCall = "❌ "
+	DoneCall   = "✅ "
+)
 
 // How lines of type system begin that ask a person something.
 const (

@@ -11,7 +11,7 @@ import (
 // toolLine is "✅ Bash (2.1s)" and, on lines of its own, what was asked for and
 // why it failed.
 func toolLine(p *wire.AgentTool) string {
-	head := "✅ " + p.ToolName
+	head := DoneCall + p.ToolName
 	if p.Error != "" || p.Denied {
 		head = FailedCall + p.ToolName
 	}
@@ -54,7 +54,7 @@ func exitLine(p *wire.ExecExit, command string) string {
 	case p.ExitCode != 0:
 		problem = fmt.Sprintf("exit code %d", p.ExitCode)
 	}
-	head := "✅ exec"
+	head := DoneCall + "exec"
 	if problem != "" {
 		head = FailedCall + "exec"
 	}

@@ -320,7 +320,7 @@ func TestLongRun(t *testing.T) {
 		if worst := paints[len(paints)-1]; worst > 1000 {
 			t.Errorf("the first paint takes %.0f ms", worst)
 		}
-		for _, part := range []string{"/runs/long", "/runs/long/parts/head", "/runs/long/parts/log", "/runs/long/timeline?px=1200", fmt.Sprintf("/runs/long/parts/moment?at=%d", last/2), "/runs/long/parts/spend", "/runs/long/parts/alerts"} {
+		for _, part := range []string{"/runs/long", "/runs/long/parts/head", "/runs/long/parts/nodes", "/runs/long/parts/log", "/runs/long/timeline?px=1200", fmt.Sprintf("/runs/long/parts/moment?at=%d", last/2), "/runs/long/parts/spend", "/runs/long/parts/alerts"} {
 			var took []time.Duration
 			for range 3 {
 				begun := time.Now()

@@ -151,23 +151,34 @@
     if (r.ok) into.innerHTML = await r.text();
     else { const e = await r.json().catch(() => null); into.textContent = e && e.error ? e.error.message : 'it can’t be had'; }
   }
-  window.wakeDetails = pos => { const d = $('#details'); if (d && pos) { show('log'); load('runs/' + encodeURIComponent(runID) + '/entry?pos=' + pos, d); } };
+  window.wakeDetails = async (pos, chosen) => {
+    const d = $('#details');
+    if (!d || !pos) return;
+    show('log');
+    await load('runs/' + encodeURIComponent(runID) + '/entry?pos=' + pos, d);
+    if (chosen && matchMedia('(max-width:900px)').matches) d.scrollIntoView({block: 'start'}); // below the log there
+  };
+  // wakeTravel moves the slider to a mark of the timeline, if it is looked at.
+  window.wakeTravel = pos => { if (body.dataset.view !== 'time') return false; slider.elements.at.value = pos; travel(); return true; };
   document.addEventListener('click', e => {
     const line = e.target.closest('[data-pos]'), more = e.target.closest('[data-load]'), tab = e.target.closest('[data-tab]');
     if (more) { const into = $(more.dataset.into); if (follow && into.id === 'log') follow.checked = false; if (into.dataset.region) into.dataset.region = more.dataset.load; load(more.dataset.load, into).then(() => into.scrollTop = 0); return; }
     if (tab) { show(tab.dataset.tab); return; }
-    if (line && !getSelection().toString()) { select(line); window.wakeDetails(line.dataset.pos); }
+    if (line && !getSelection().toString()) { select(line); window.wakeDetails(line.dataset.pos, true); }
     if (e.target.closest('[data-keys]')) $('#keys').showModal();
   });
   const follow = $('#follow');
   if (follow) follow.addEventListener('change', () => { const log = $('#log'); if (follow.checked) { const u = new URL(log.dataset.region, document.baseURI); u.searchParams.delete('offset'); log.dataset.region = u.pathname + u.search; refresh(log).then(() => log.scrollTop = log.scrollHeight); } });
   const slider = $('#slider');
-  let busy = false, wanted = 0, playing = 0;
+  let busy = false, wanted = 0, playing = 0, started = false;
   function show(name) {
     const pane = $('#pane-' + name);
     if (!pane) return;
     for (const t of $$('[data-tab]')) t.setAttribute('aria-selected', String(t.dataset.tab === name));
     for (const p of $$('[role=tabpanel]')) p.hidden = p !== pane;
+    body.dataset.view = name;
+    document.dispatchEvent(new Event('viewed'));
+    if (name === 'log' && started) refresh($('#nodes'));
     history.replaceState(null, '', location.pathname + location.search + (name === 'log' ? '' : '#' + name));
     if (pane.dataset.lazy) load(pane.dataset.lazy, pane);
     if (name === 'time' && !$('#moment').children[1]) travel();
@@ -191,15 +202,15 @@
       document.dispatchEvent(new CustomEvent('travelled', {detail: at}));
     } finally { busy = false; }
   }
-  if ($('.tabs')) { show(location.hash.slice(1) || 'log'); if (!$('[aria-selected=true]')) show('log'); const log = $('#log'); log.scrollTop = log.scrollHeight; }
+  if ($('.tabs')) { show(location.hash.slice(1) || 'log'); if (!$('[aria-selected=true]')) show('log'); started = true; const log = $('#log'); log.scrollTop = log.scrollHeight; }
   function stepTime(n) { const a = slider.elements.at; a.value = Number(a.value) + n; travel(); }
   if (slider) {
     slider.elements.at.addEventListener('input', travel);
     $('[data-play]').addEventListener('click', e => {
-      if (playing) { clearInterval(playing); playing = 0; e.target.textContent = '▶'; return; }
+      if (playing) { clearInterval(playing); playing = 0; e.target.classList.remove('on'); e.target.setAttribute('aria-label', 'Play'); return; }
       const a = slider.elements.at;
       if (a.value === a.max) a.value = a.min;
-      e.target.textContent = '⏸';
+      e.target.classList.add('on'); e.target.setAttribute('aria-label', 'Pause');
       playing = setInterval(() => { if (!busy) stepTime(Number(slider.elements.speed.value)); if (a.value === a.max) e.target.click(); }, 250);
     });
   }

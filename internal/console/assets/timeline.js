@@ -6,20 +6,21 @@
   const pen = canvas.getContext('2d'), laneH = 24, left = 130, top = 20, tip = 18;
   let data = null, view = null, asking = false, again = false, hover = null, drag = null;
   const color = name => getComputedStyle(document.documentElement).getPropertyValue('--' + name).trim();
-  const colors = () => Object.fromEntries(['ink', 'dim', 'line', 'soft', 'card', 'bad', 'wait', 'tool', 'think', 'told', 'ok'].map(n => [n, color(n)]));
+  const colors = () => Object.fromEntries(['ink', 'dim', 'line', 'soft', 'card', 'bad', 'wait', 'tool', 'think', 'told', 'ok', 'accent'].map(n => [n, color(n)]));
   const narrow = () => canvas.clientWidth < 600;
   const gutter = () => narrow() ? 8 : left;
 
   // ask asks for the picture anew: one request at a time, and not more often than it is answered; one that the server had no time for, again.
   async function ask() {
     if (asking) { again = true; return; }
+    if (!canvas.offsetParent) return; // another view is looked at
     asking = true;
     const begun = performance.now(), px = Math.max(50, Math.min(4000, Math.round(canvas.clientWidth - gutter() - 8)));
     const q = new URLSearchParams({px});
     if (view) { q.set('from', Math.floor(view.from)); q.set('to', Math.ceil(view.to)); }
     try {
       const r = await fetch(canvas.dataset.src + '?' + q);
-      if (r.ok) { data = await r.json(); draw(); } else if (r.status >= 500) { again = true; if (!data) say('the log is being read …'); }
+      if (r.ok) { data = await r.json(); tellKinds(); draw(); } else if (r.status >= 500) { again = true; if (!data) say('the log is being read …'); }
     } catch { /* the page says that it is away */ } finally {
       asking = false;
       if (again) { again = false; setTimeout(ask, Math.max(300, 2 * (performance.now() - begun))); }
@@ -39,7 +40,24 @@
     pen.textBaseline = 'middle';
     axis(c, h);
     lanes.forEach((lane, i) => drawLane(lane, top + i * row + (narrow() ? 14 : 0), c));
+    cursor(c, h);
     if (hover) note(c);
+  }
+
+  // cursor shows where the slider stands.
+  function cursor(c, h) {
+    const now = document.body.dataset.view === 'time' && document.querySelector('#moment [data-ts]');
+    if (!now) return;
+    const x = at(+now.dataset.ts);
+    if (x < gutter() - 1 || x > canvas.clientWidth - 7) return;
+    pen.fillStyle = c.accent; pen.fillRect(x - 1, top - 4, 2, h);
+    pen.beginPath(); pen.moveTo(x - 5, top - 6); pen.lineTo(x + 5, top - 6); pen.lineTo(x, top + 1); pen.fill();
+  }
+
+  // tellKinds has the legend name what is there.
+  function tellKinds() {
+    const names = {tool: 'call', error: 'failed'}, kinds = new Set((data.lanes || []).flatMap(l => (l.marks || []).map(m => names[m.kind] || m.kind)));
+    for (const e of document.querySelectorAll('.legend [data-kind]')) e.hidden = !kinds.has(e.dataset.kind);
   }
 
   // say writes a line where the picture is to be.
@@ -63,7 +81,7 @@
     }
     pen.textAlign = 'left';
   }
-  const elapsed = ms => { const s = Math.max(0, ms / 1000); return s < 60 ? s.toFixed(1) + 's' : s < 3600 ? Math.floor(s / 60) + ':' + String(Math.floor(s % 60)).padStart(2, '0') : Math.floor(s / 3600) + 'h' + String(Math.floor(s % 3600 / 60)).padStart(2, '0'); };
+  const elapsed = ms => { const s = Math.max(0, ms / 1000); return data.to - data.from < 2000 && s < 60 ? Math.round(1000 * s) + ' ms' : s < 60 ? s.toFixed(1) + ' s' : s < 3600 ? Math.floor(s / 60) + ':' + String(Math.floor(s % 60)).padStart(2, '0') : Math.floor(s / 3600) + 'h' + String(Math.floor(s % 3600 / 60)).padStart(2, '0'); };
 
   // Failures, waits and alerts are drawn last: nothing covers them.
   const last = ['retry', 'compaction', 'resumed', 'failed', 'denied', 'wait', 'alert'];
@@ -139,7 +157,7 @@
     if (drag) { const d = (drag.x - x) / (canvas.clientWidth - gutter() - 8) * (drag.to - drag.from); if (Math.abs(drag.x - x) > 4) { drag.moved = true; hover = null; look(drag.from + d, drag.to + d); } return; }
     const was = hover; hover = find(x, y); if (was || hover) draw();
   });
-  canvas.addEventListener('pointerup', e => { const d = drag; drag = null; if (d && !d.moved) { const f = find(...place(e)); if (f && f.m.pos) window.wakeDetails(f.m.pos); } });
+  canvas.addEventListener('pointerup', e => { const d = drag; drag = null; if (d && !d.moved) { const f = find(...place(e)); if (f && f.m.pos) window.wakeTravel(f.m.pos) || window.wakeDetails(f.m.pos, true); } });
   canvas.addEventListener('pointerleave', () => { hover = null; if (data) draw(); });
   canvas.addEventListener('dblclick', e => data && zoom(2.5, time(place(e)[0])));
   canvas.addEventListener('keydown', e => {
@@ -149,6 +167,8 @@
     if (Object.hasOwn(keys, e.key)) { e.preventDefault(); keys[e.key](); }
   });
   document.addEventListener('changed', ask);
+  document.addEventListener('viewed', ask);
+  document.addEventListener('travelled', () => data && draw());
   addEventListener('resize', () => { if (data) draw(); ask(); });
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => data && draw());
   ask();
