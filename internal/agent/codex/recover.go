@@ -21,6 +21,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unicode"
 
 	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/pkg/wire"
@@ -36,19 +37,80 @@ func (p *Provider) recoverCalls(ctx context.Context, r agent.Request, _ agent.Ca
 	if err != nil || last == 0 {
 		return nil, err
 	}
+	l := rollout{thread: r.SessionID, after: last, calls: map[string]recordedCall{}}
+	if err := p.readRollout(ctx, r, &l); !errors.Is(err, fs.ErrNotExist) { // else it is on another machine
+		return l.events, err
+	}
+	return nil, nil
+}
+
+// readRollout reads the file of a request's thread.
+func (p *Provider) readRollout(ctx context.Context, r agent.Request, l *rollout) error {
 	file, err := p.openRollout(r)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // it is on another machine
+	if err == nil {
+		defer func() { _ = file.Close() }()
+		err = l.readCalls(ctx, file)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("codex: record of the thread: %w", err)
+		return fmt.Errorf("codex: record of the thread: %w", err)
 	}
-	defer func() { _ = file.Close() }()
-	l := rollout{thread: r.SessionID, after: last, calls: map[string]recordedCall{}}
-	if err := l.readCalls(ctx, file); err != nil {
-		return nil, fmt.Errorf("codex: record of the thread: %w", err)
+	return nil
+}
+
+// describeLapse tells the agent of the calls that the log has with their results behind the last one of Codex's own record of its thread: Codex
+// tells of a result before it writes it there. Its ids of items aren't in that record: calls are compared by what they were given.
+func (p *Provider) describeLapse(ctx context.Context, r agent.Request) (string, error) {
+	if !r.Resume || r.History == nil || len(r.Facts) == 0 {
+		return "", nil
 	}
-	return l.events, nil
+	l := rollout{thread: r.SessionID, calls: map[string]recordedCall{}, ended: map[string]int{}}
+	if err := p.readRollout(ctx, r, &l); err != nil {
+		return "", err
+	}
+	lacks := map[string]bool{}
+	for e, err := range r.History {
+		if err != nil {
+			return "", err
+		}
+		x, is := e.Payload.(*wire.AgentTool)
+		if !is {
+			continue
+		}
+		switch key := callKey(x.ToolName, x.ToolInput); {
+		case l.ended[key] > 0:
+			l.ended[key]--
+			clear(lacks)
+		case key != "":
+			lacks[e.CallID] = true
+		}
+	}
+	text, _ := r.Prompt.Text()
+	return agent.DescribeLapse(r.Facts, func(f agent.Fact) bool { return !lacks[f.Mark] || strings.Contains(text, f.Text) }), nil
+}
+
+// callKey is what a call is compared by; "": it can't be compared. Of commands these are the letters and digits: Codex tells them with a shell
+// before them, and quoted.
+func callKey(tool string, input wire.Raw) string {
+	switch {
+	case strings.HasPrefix(tool, "mcp__"):
+		text, _ := wire.AppendJSON(nil, input)
+		return tool + " " + string(text)
+	case tool != commandTool:
+		return ""
+	}
+	command := textOf(input, "command")
+	for _, shell := range []string{"bash -lc ", "zsh -lc ", "sh -lc ", "bash -c ", "zsh -c ", "sh -c "} {
+		if before, inner, wrapped := strings.Cut(command, shell); wrapped && !strings.Contains(before, " ") {
+			command = inner
+			break
+		}
+	}
+	return strings.Map(func(c rune) rune {
+		if unicode.IsLetter(c) || unicode.IsDigit(c) {
+			return c
+		}
+		return -1
+	}, command)
 }
 
 // lastCall is when the log was last told that the execution begins a call, or else that it begins, in Unix ms; 0: never.
@@ -147,6 +209,7 @@ type rollout struct {
 	forked bool                    // the file may begin with a copy of another thread's, with the time of the fork in each line
 	own    bool                    // a turn of this thread has begun
 	calls  map[string]recordedCall // without a result so far
+	ended  map[string]int          // calls with a result, by [callKey]; nil: they are events
 	events []*wire.Event
 	kept   int
 }
@@ -208,7 +271,9 @@ func (r *rollout) takeCall(l rolloutLine) bool {
 		if !is {
 			return false
 		}
-		r.calls[id] = c
+		if r.calls[id] = c; r.ended != nil {
+			return true
+		}
 		sum := sha256.Sum256(c.input)
 		r.events = append(r.events, &wire.Event{CallID: id, Payload: &wire.ToolIntent{
 			ToolName: c.tool, ToolInput: c.input, InputHash: hex.EncodeToString(sum[:]), Recovered: wire.RecoveredTranscript,
@@ -259,6 +324,10 @@ func (r *rollout) endCommand(id string, result json.RawMessage) {
 func (r *rollout) endCall(id string, output wire.Raw, failed string) {
 	c := r.calls[id]
 	delete(r.calls, id)
+	if r.ended != nil {
+		r.ended[callKey(c.tool, c.input)]++
+		return
+	}
 	p := &wire.AgentTool{ToolName: c.tool, ToolInput: c.input, ToolOutput: output, Error: failed, Recovered: wire.RecoveredTranscript}
 	if told := toldParent(p); told != nil {
 		r.events = append(r.events, &wire.Event{CallID: id, Payload: told})

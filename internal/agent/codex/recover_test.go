@@ -16,6 +16,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/codex/codextest"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -152,6 +153,60 @@ func TestRecoveredServed(t *testing.T) {
 		_, r := newRollout(t, "t", test.lines...)
 		if diff := gocmp.Diff(test.want, recoverCalls(t, r)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// An agent whose record of its thread lacks results that the log has behind its last one is told of them, and of nothing else.
+func TestLapse(t *testing.T) {
+	shown := func(id, command string) *wire.Event {
+		return &wire.Event{CallID: id, Payload: &wire.AgentTool{ToolName: "command_execution", ToolInput: wire.RawOf(map[string]any{"command": command})}}
+	}
+	served := &wire.Event{CallID: "m1", Payload: &wire.AgentTool{ToolName: "mcp__srv__get", ToolInput: wire.RawOf(map[string]any{"q": 1})}}
+	patch := &wire.Event{CallID: "p1", Payload: &wire.AgentTool{ToolName: "file_change", ToolInput: wire.Null}}
+	result := func(id, command string) []string {
+		return []string{rolloutCall("1970-01-01T00:00:03Z", id, "exec_command", fmt.Sprintf(`{"cmd":%q}`, command)), rolloutResult("1970-01-01T00:00:03Z", id, fmt.Sprintf(ended, 0))}
+	}
+	one, two, again := shown("c1", "/bin/bash -lc 'echo one'"), shown("c2", `/bin/bash -lc "echo 'two'"`), shown("c3", "/bin/bash -lc 'echo one'")
+	for name, test := range map[string]struct {
+		record []string
+		log    []*wire.Event
+		want   []string
+	}{
+		"all":           {slices.Concat(result("x1", "echo one"), result("x2", "echo 'two'")), []*wire.Event{one, two}, nil},
+		"no result":     {append(result("x1", "echo one"), result("x2", "echo 'two'")[0]), []*wire.Event{one, two}, []string{"c2"}},
+		"no call":       {result("x1", "echo one"), []*wire.Event{one, two}, []string{"c2"}},
+		"no second one": {slices.Concat(result("x1", "echo one"), result("x2", "echo 'two'")), []*wire.Event{one, two, again}, []string{"c3"}},
+		"nothing":       {nil, []*wire.Event{one, two, served}, []string{"c1", "c2", "m1"}},
+		"an older one":  {result("x2", "echo 'two'"), []*wire.Event{one, two}, nil},
+		"a patch":       {result("x1", "echo one"), []*wire.Event{one, patch}, nil},
+	} {
+		p := newPlace(t)
+		_, r := newRollout(t, "thread-1", test.record...)
+		r.Options.Env[codextest.Home], r.Options.Env[codextest.Script], r.Prompt = p.home, "say Hi.", wire.RawString("Go on.")
+		if err := os.WriteFile(filepath.Join(p.home, "thread-1"), []byte("{}"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r.History = func(yield func(*wire.Event, error) bool) {
+			for _, e := range test.log {
+				if !yield(e, nil) {
+					return
+				}
+			}
+		}
+		want := "thread-1: Go on."
+		for _, e := range test.log {
+			r.Facts = append(r.Facts, agent.Fact{Mark: e.CallID, Text: "- " + e.CallID + " has ended"})
+		}
+		if len(test.want) > 0 {
+			want += "\n\nYour record of this conversation lacks what came last. What is listed here has happened; do not do it again:"
+		}
+		for _, id := range test.want {
+			want += "\n\n- " + id + " has ended"
+		}
+		drain(t, start(t, r), nil)
+		if told := strings.TrimSpace(p.read(t, "prompts")); told != want {
+			t.Errorf("%s: it was told %q, want %q", name, told, want)
 		}
 	}
 }

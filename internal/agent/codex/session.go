@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"iter"
 	"os/exec"
 	"slices"
@@ -74,6 +75,11 @@ func (s *session) Events() iter.Seq2[*wire.Event, error] {
 		if err := s.recallPast(); err != nil {
 			yield(nil, err)
 			return
+		}
+		if lapse, err := s.provider.describeLapse(s.context(), s.request); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			s.provider.Logger.Warn("record of the thread not compared with the log", "error", err)
+		} else if lapse != "" {
+			s.prompt += "\n\n" + lapse
 		}
 		todo := []turn{{name: programName}}
 		if attaches {
