@@ -83,6 +83,9 @@ func Ref(v wire.Raw) string {
 // not be folded further. A reference to a missing blob (fetch returns
 // [fs.ErrNotExist]) stays.
 func Inline(s *wire.State, fetch func(sha256 string) ([]byte, error)) (*wire.State, error) {
+	if !hasRefs(s) { // which owners ask at each look: a copy would cost more than the look
+		return s, nil
+	}
 	in := inliner{fetch: fetch}
 	c := Clone(s)
 	in.inlineRef(&c.Input)
@@ -102,6 +105,18 @@ func Inline(s *wire.State, fetch func(sha256 string) ([]byte, error)) (*wire.Sta
 		return s, in.err
 	}
 	return c, nil
+}
+
+// hasRefs reports whether a value that [Inline] puts back is a reference.
+func hasRefs(s *wire.State) bool {
+	refers := Ref(s.Input) != "" || Ref(s.Limits) != ""
+	for _, v := range s.Outputs {
+		refers = refers || Ref(v) != ""
+	}
+	for _, n := range s.Nodes {
+		refers = refers || Ref(n.Item) != "" || Ref(n.Input) != "" || Ref(n.Answer) != ""
+	}
+	return refers
 }
 
 type inliner struct {

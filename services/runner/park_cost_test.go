@@ -3,6 +3,7 @@
 package runner_test
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"runtime"
@@ -10,7 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/internal/snapshot"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner"
 )
@@ -36,20 +39,63 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
+// saveSnapshot stores the state of a run.
+func (b *bench) saveSnapshot(states *snapshot.Store, id string) error {
+	s := run.New(id)
+	err := snapshot.Fold(b.t.Context(), b.log, s, 0)
+	if err == nil {
+		_, err = states.Save(b.t.Context(), s, snapshot.Stored{})
+	}
+	return err
+}
+
+// endings tells of each run that ends from now on.
+func (b *bench) endings() <-chan string {
+	_, last, err := b.log.Bounds(b.t.Context())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	ended := make(chan string, 1000)
+	b.background(func(ctx context.Context) error {
+		for e, err := range b.log.Follow(ctx, eventlog.Query{From: last + 1}) {
+			if err != nil {
+				return err
+			}
+			if e.Event == nil || e.Event.Type() != wire.TypeFlowComplete {
+				continue
+			}
+			select {
+			case ended <- e.RunID:
+			case <-ctx.Done():
+			}
+		}
+		return nil
+	})
+	return ended
+}
+
 // TestParkedCost: a parked run costs its runner less than 2 kB and no goroutine, and all that are due in the same second are
-// woken, some at a time. See make parked.
+// woken, some at a time. Every second one has a snapshot. See make parked.
 func TestParkedCost(t *testing.T) {
 	const writers = 256
 	n := *manyParked
 	b := newBench(t)
-	due := time.Now().Add(45*time.Second + time.Duration(n)*4*time.Millisecond)
+	due := time.Now().Add(45*time.Second + time.Duration(n)*5*time.Millisecond/2)
 	begun := time.Now()
 	events := make(chan error)
+	states, err := snapshot.Open(t.Context(), b.log)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for w := range writers {
 		go func() {
 			var err error
 			for i := w; i < n && err == nil; i += writers {
-				b.park(fmt.Sprintf("run%06d", i), "r1", due)
+				id := fmt.Sprintf("run%06d", i)
+				b.park(id, "r1", due)
+				if i%2 == 0 {
+					err = b.saveSnapshot(states, id)
+				}
 			}
 			events <- err
 		}()
@@ -87,24 +133,18 @@ func TestParkedCost(t *testing.T) {
 	if time.Until(due) <= 0 {
 		t.Fatal("the machine was too slow: they were due before that was measured")
 	}
+	ended := b.endings()
 	<-time.After(time.Until(due))
 	c0, t0 = cpu(t), time.Now()
-	kv := b.states()
 	peak := 0
-	for {
+	for seen := 0; seen < n; {
+		select {
+		case <-ended:
+			seen++
+		case <-time.After(time.Minute):
+			t.Fatalf("%d of %d have ended, and no other one for a minute", seen, n)
+		}
 		peak = max(peak, runtime.NumGoroutine())
-		keys, err := kv.ListKeysFiltered(t.Context(), subjects.Default.ServiceStates("runner"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		left := 0
-		for range keys.Keys() {
-			left++
-		}
-		if left == 0 {
-			break
-		}
-		<-time.After(time.Second)
 	}
 	took := time.Since(t0)
 	t.Logf("all were woken and ended within %s: %.0f/s, %.1f ms of CPU each (the server's included), at most %d goroutines", took.Round(time.Millisecond),
