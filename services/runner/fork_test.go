@@ -1,6 +1,7 @@
 package runner_test
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -47,6 +48,42 @@ func TestForkOfIngested(t *testing.T) {
 		}
 		if r.ForkOf != "s1" || r.ForkAt != "u3" || promptOf(r) != "again" {
 			t.Errorf("the agent was asked %+v", r)
+		}
+	})
+}
+
+// An agent whose session has no points begins a fork with all of it: where more came behind the point, that is on record.
+func TestForkIsInexact(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", &puppet{play: func(a *act) {
+			a.turn()
+			for _, id := range []string{"c1", "c2"} {
+				a.intend(id)
+				a.say(&wire.AgentTool{ToolName: "Bash", ToolInput: wire.RawString(id), ToolOutput: wire.RawString("ok")}, id)
+			}
+			a.say(&wire.AgentComplete{Result: "done"}, "")
+		}})
+		b.submit("run1", single)
+		_, entries := b.ended("run1")
+		for _, e := range entries {
+			if e.Event.Type() != wire.TypeAgentTool {
+				continue
+			}
+			id := "fork-" + e.Event.CallID
+			if r := b.tell(wire.Command{Type: "fork", RunID: "run1", NewID: id, At: fmt.Sprint(e.Pos)}); code(r) != "accepted" {
+				t.Fatalf("%+v", r)
+			}
+			_, forked := b.ended(id)
+			warned := 0
+			for _, f := range forked {
+				if p, is := f.Event.Payload.(*wire.AgentError); is && p.ErrorType == agent.ErrorForkInexact && p.Severity == wire.SeverityWarning {
+					warned++
+				}
+			}
+			if want := map[string]int{"c1": 1}[e.Event.CallID]; warned != want {
+				t.Errorf("forked behind %s: %d warnings, want %d:\n%s", e.Event.CallID, warned, want, story(forked))
+			}
 		}
 	})
 }

@@ -2,7 +2,9 @@ package work
 
 import (
 	"context"
+	"slices"
 
+	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/history"
 	"code.wake.dev/wake/internal/run"
@@ -37,4 +39,30 @@ func (r resumption) readPast(ctx context.Context) (*run.Past, error) {
 		p.Take(event)
 	}
 	return p, nil
+}
+
+// warnOfFork says that an agent whose session has no points begins with more than was asked for: with what came behind the point from which the run
+// was forked, as far as that is kept. Nil: it doesn't.
+func (r resumption) warnOfFork(ctx context.Context) (*wire.Event, error) {
+	fork := r.exec.entry.Fork
+	if fork == nil || fork.Point != "" || r.in.can.Recorded {
+		return nil, nil
+	}
+	works := []wire.Type{wire.TypeToolIntent, wire.TypeAgentTool, wire.TypeUserMessage, wire.TypeTurnEnd}
+	for _, a := range r.exec.state.Lineage {
+		query := eventlog.Query{Run: a.RunID, Node: r.exec.offer.NodeID, From: a.Position + 1, Kinds: []wire.Kind{wire.KindAgent, wire.KindTool}}
+		for e, err := range history.ReadStored(ctx, r.exec.cfg.Log, query) {
+			if err != nil {
+				return nil, err
+			}
+			if e.Event == nil || e.Event.SessionID != fork.Session || !slices.Contains(works, e.Event.Type()) {
+				continue
+			}
+			return &wire.Event{SessionID: fork.Session, Payload: &wire.AgentError{
+				ErrorType: agent.ErrorForkInexact, Severity: wire.SeverityWarning, Phase: "lifecycle",
+				Message: "the agent's session has no points: the fork begins with all of it, also with what came behind the point",
+			}}, nil
+		}
+	}
+	return nil, nil
 }
