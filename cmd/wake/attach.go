@@ -151,18 +151,21 @@ func (s *attached) attach(ctx context.Context, state *wire.State, node string, p
 func (s *attached) follow(ctx context.Context, run string, page wire.LogResponse, status wire.RunStatus) {
 	log, err := s.app.readerOn(ctx, s.conn)
 	if err != nil {
-		s.program.Send(pageMsg{page: page})
+		s.program.Send(pageMsg(page))
 		s.program.Send(overMsg{err: err})
 		return
 	}
-	s.program.Send(pageMsg{page, s.readDiffs(ctx, log, run, page)})
+	s.program.Send(pageMsg(page))
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	reading.Go(func() { s.program.Send(diffsMsg(s.readDiffs(ctx, log, run, page))) })
 	last, err := s.followOn(ctx, log, run, page.Position, status)
 	if ctx.Err() == nil {
 		s.program.Send(overMsg{last, err})
 	}
 }
 
-// maxReadDiffs is how long the screen waits for what calls have changed before: other nodes may have made very many.
+// maxReadDiffs is how long it is read what calls have changed before: other nodes may have made very many.
 const maxReadDiffs = 5 * time.Second
 
 // readDiffs returns what calls have changed whose lines are on a page, as far as that can be read.

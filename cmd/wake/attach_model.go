@@ -47,11 +47,10 @@ type attachment struct {
 type (
 	// eventMsg is the next event of the run.
 	eventMsg struct{ entry eventlog.Entry }
-	// pageMsg are lines of its log that came before, and what the calls among them have changed, by their positions.
-	pageMsg struct {
-		page  wire.LogResponse
-		diffs map[uint64][]string
-	}
+	// pageMsg are lines of its log that came before.
+	pageMsg wire.LogResponse
+	// diffsMsg is what the calls among them have changed, by their positions.
+	diffsMsg map[uint64][]string
 	// overMsg says that nothing more comes: the run has ended, or can't be followed.
 	overMsg struct {
 		last *wire.Event
@@ -109,7 +108,9 @@ func (m *attachment) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		m.now = time.Time(msg)
 		return m, nextTick()
 	case pageMsg:
-		m.showPage(msg.page, msg.diffs)
+		m.showPage(wire.LogResponse(msg))
+	case diffsMsg:
+		m.addDiffs(msg)
 	case eventMsg:
 		m.takeEvent(msg.entry)
 	case outcomeMsg:
@@ -138,12 +139,9 @@ func (m *attachment) follows(node string) bool {
 	return m.node == "" || node == m.node || strings.HasPrefix(node, m.node+"/") || node == wire.RunNode
 }
 
-func (m *attachment) showPage(page wire.LogResponse, diffs map[uint64][]string) {
+func (m *attachment) showPage(page wire.LogResponse) {
 	for _, l := range page.Lines {
-		m.lines.writePiece(l.Node, growingLine{at: time.UnixMilli(l.TS), class: l.Type, parent: l.Parent, text: strings.TrimRight(l.Text, "\n")})
-		if diff := diffs[l.Pos]; l.Type == wire.LineTool && len(diff) > 0 {
-			m.addBlock(attachBlock{by: speaker{l.Node, l.Parent}, diff: diff})
-		}
+		m.lines.writePiece(l.Node, growingLine{pos: l.Pos, at: time.UnixMilli(l.TS), class: l.Type, parent: l.Parent, text: strings.TrimRight(l.Text, "\n")})
 	}
 }
 

@@ -303,8 +303,10 @@ func TestAttachmentShowsEarlierDiffs(t *testing.T) {
 		{Type: wire.LineText, Text: "I mend it.", Node: "coder", Pos: pos - 1}, {Type: wire.LineTool, Text: "✅ Edit", Node: "coder", Pos: pos},
 	}}
 	m, _ := attachedTo(t, 60, 40)
-	m.Update(pageMsg{page, s.readDiffs(t.Context(), reader, "r1", page)})
-	const want = "● coder 00:00:00\n  I mend it.\n  ✅ Edit\n     one\n    -two\n    +2\n"
+	m.Update(pageMsg(page))
+	m.takeEvent(eventlog.Entry{Pos: pos + 1, Event: &wire.Event{RunID: "r1", NodeID: "coder", ExecID: "coder#1", Seq: 9, Payload: &wire.AgentText{Content: "Mended."}}})
+	m.Update(diffsMsg(s.readDiffs(t.Context(), reader, "r1", page))) // which the page doesn't wait for
+	const want = "● coder 00:00:00\n  I mend it.\n  ✅ Edit\n     one\n    -two\n    +2\n  Mended.\n"
 	if got := shownBy(m); !strings.HasPrefix(got, want) {
 		t.Errorf("it shows\n%s\nwant\n%s", got, want)
 	}

@@ -88,6 +88,23 @@ func (m *attachment) addBlock(b attachBlock) {
 	m.blocks = append(m.blocks, b)
 }
 
+// addDiffs shows below each call what it has changed. A user who has scrolled back goes on seeing the same lines.
+func (m *attachment) addDiffs(diffs map[uint64][]string) {
+	below := 0
+	for i, call := range slices.Backward(m.blocks) {
+		if diff := diffs[call.piece.pos]; call.piece.class == wire.LineTool && len(diff) > 0 {
+			b := attachBlock{by: call.by, diff: diff}
+			b.lines = m.blockLines(b.by, b)
+			if below < m.back {
+				m.back += len(b.lines)
+			}
+			m.blocks = slices.Insert(m.blocks, i+1, b)
+			below += len(b.lines)
+		}
+		below += len(call.lines)
+	}
+}
+
 // resize lays out anew what is shown.
 func (m *attachment) resize(columns, rows int) {
 	m.rows = rows

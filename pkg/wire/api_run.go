@@ -70,6 +70,7 @@ type DiffResponse struct {
 	Outputs []DiffValue  `json:"outputs,omitempty"` // by node
 	Tools   []DiffTool   `json:"tools,omitempty"`   // calls that only one of them made
 	Missing int          `json:"missing,omitempty"` // steps with large fields that couldn't be read, so that they aren't compared
+	Omitted int          `json:"omitted,omitempty"` // nodes, calls and values that don't fit into an answer of wake.api; `wake diff` has all
 }
 
 // DiffRun says how one of the runs did.
@@ -114,8 +115,9 @@ type DiffStep struct {
 
 // DiffPair is a value of either run; nil: it has none.
 type DiffPair struct {
-	A Raw `json:"a,omitempty"`
-	B Raw `json:"b,omitempty"`
+	A   Raw  `json:"a,omitempty"`
+	B   Raw  `json:"b,omitempty"`
+	Cut bool `json:"cut,omitempty"` // both are left out: they don't fit into an answer of wake.api; `wake diff` has them
 }
 
 // DiffValue is a value that differs, by its name.
@@ -167,8 +169,10 @@ type WorkspaceResponse struct {
 	RunID    string          `json:"runId"`
 	Snapshot *FolderSnapshot `json:"snapshot,omitempty"` // that of the position or the last one before
 	Tree     string          `json:"tree,omitempty"`     // hash of all that is in it
-	Working  []string        `json:"working,omitempty"`  // other nodes that were at work: what they had written may be in it
+	Working  []string        `json:"working,omitempty"`  // other nodes that were at work, the first 200: what they had written may be in it
 	Content  []FolderFile    `json:"content,omitempty"`  // folders before what is in them
+
+	WorkingMore int `json:"workingMore,omitempty"` // nodes at work that aren't named
 
 	A       *FolderSnapshot `json:"a,omitempty"` // with diff: that of At
 	B       *FolderSnapshot `json:"b,omitempty"` // and the other one

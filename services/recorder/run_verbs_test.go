@@ -218,3 +218,60 @@ func TestAlertsFit(t *testing.T) {
 		}
 	})
 }
+
+// Points and differences that don't fit into one answer come page by page, or cut, and the answer says so.
+func TestVerbsFit(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		p := newPlant(t)
+		p.record(recorder.Config{})
+		logtest.Serve(t, p.log)
+		const nodes, labels, long = 200, 600, 3000
+		var end uint64
+		for _, run := range []string{"r1", "r2"} {
+			flow := p.claim(run, wire.RunNode)
+			p.write(flow, &wire.Event{Payload: &wire.FlowStart{FlowName: "f", Definition: wire.Null, DefinitionHash: "h"}})
+			for i := range nodes {
+				node := fmt.Sprint("n", i)
+				p.write(flow, &wire.Event{ExecID: node + "#1", Payload: &wire.NodeScheduled{Target: node, Attempt: 1}})
+				end = p.write(p.claim(run, node), &wire.Event{ExecID: node + "#1", Payload: &wire.NodeStart{NodeType: "exec", Attempt: 1}},
+					&wire.Event{ExecID: node + "#1", Payload: &wire.NodeComplete{Output: wire.RawString(run + strings.Repeat("<", long))}})
+			}
+		}
+		flow := p.claim("r3", wire.RunNode)
+		p.write(flow, &wire.Event{Payload: &wire.FlowStart{FlowName: "f", Definition: wire.Null, DefinitionHash: "h"}})
+		for i := range labels {
+			end = p.write(flow, &wire.Event{Payload: &wire.Checkpoint{Kind: wire.CheckpointLabelled, Label: fmt.Sprint(i, strings.Repeat("<", 2000))}})
+		}
+		p.until(end)
+
+		pages, seen := 0, map[string]bool{}
+		for before := any(0); before != float64(0); pages++ {
+			page := p.ask("bookmarks", fmt.Sprintf(`{"run":"r3","limit":1000,"before":%v}`, before))
+			points, _ := field(page, "points").([]any)
+			if len(points) == 0 {
+				t.Fatalf("page %d: %.300v", pages, page)
+			}
+			for _, point := range points {
+				seen[fmt.Sprint(field(point, "label"))] = true
+			}
+			before = field(page, "before")
+		}
+		if pages < 2 || len(seen) < labels {
+			t.Errorf("%d labels in %d pages", len(seen), pages)
+		}
+
+		d := p.ask("diff", `{"run":"r1","with":"r2"}`)
+		outputs, _ := field(d, "outputs").([]any)
+		cut := 0
+		for _, v := range outputs {
+			if field(v, "cut") == true {
+				cut++
+			} else if a, _ := field(v, "a").(string); len(a) != long+2 {
+				t.Errorf("%v is %d long", field(v, "name"), len(a))
+			}
+		}
+		if omitted, _ := field(d, "omitted").(float64); len(outputs)+int(omitted) != nodes || cut == 0 || cut == nodes {
+			t.Errorf("%d outputs, %d of them cut, %v left out: %.300v", len(outputs), cut, omitted, d)
+		}
+	})
+}

@@ -76,7 +76,7 @@ func (r *Recorder) runEndpoints() []api.Endpoint {
 func (r *Recorder) logEndpoints() []api.Endpoint {
 	room := make(chan struct{}, 4) // each answer holds states of whole runs
 	return []api.Endpoint{
-		api.Hold(wire.VerbBookmarks, func(ctx context.Context, q wire.BookmarksRequest, _ api.Form) (answer wire.BookmarksResponse, err error) {
+		api.Hold(wire.VerbBookmarks, func(ctx context.Context, q wire.BookmarksRequest, f api.Form) (answer wire.BookmarksResponse, err error) {
 			if q.Limit < 0 || q.Limit > maxBookmarks {
 				return answer, &wire.APIError{Code: wire.CodeBadRequest, Message: fmt.Sprintf("limit must be between 1 and %d", maxBookmarks)}
 			}
@@ -85,9 +85,10 @@ func (r *Recorder) logEndpoints() []api.Endpoint {
 				answer.Points, answer.Before, err = bookmark.ListBefore(ctx, r.log, run, q.Before, cmp.Or(q.Limit, defaultBookmarks))
 			}
 			answer.Points = append([]wire.ForkPoint{}, answer.Points...)
+			fitBookmarks(&answer, f)
 			return answer, err
 		}).Bound(room),
-		api.Hold(wire.VerbDiff, func(ctx context.Context, q wire.DiffRequest, _ api.Form) (answer wire.DiffResponse, err error) {
+		api.Hold(wire.VerbDiff, func(ctx context.Context, q wire.DiffRequest, f api.Form) (answer wire.DiffResponse, err error) {
 			run, err := r.findRun(ctx, q.Run)
 			if err != nil {
 				return answer, err
@@ -99,6 +100,9 @@ func (r *Recorder) logEndpoints() []api.Endpoint {
 			answer, _, _, err = history.Compare(ctx, r.log, run, with, history.Compared{At: q.At})
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 				err = &wire.APIError{Code: wire.CodeTimeout, Message: "these runs take longer to compare than an answer may", Hint: "`wake diff` and the console take their time"}
+			}
+			if err == nil {
+				fitDiff(&answer, f)
 			}
 			return answer, err
 		}).Bound(room).Instead("`wake diff` and GET /runs/RUN/diff of the console show all of it"),

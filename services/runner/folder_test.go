@@ -16,6 +16,7 @@ import (
 	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/internal/api"
 	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/logtest"
 	"code.wake.dev/wake/internal/natstest"
 	"code.wake.dev/wake/internal/workspace"
 	"code.wake.dev/wake/pkg/subjects"
@@ -163,6 +164,25 @@ func TestFolderIsAsked(t *testing.T) {
 		}
 		if _, changes, _ := ask(wire.WorkspaceRequest{Run: "run1", At: at[0], Diff: at[1]}); changes != 700 {
 			t.Errorf("%d changes", changes)
+		}
+		// What is kept meanwhile is no part of the list that was begun.
+		page := func(q wire.WorkspaceRequest) wire.WorkspaceResponse {
+			t.Helper()
+			r, err := api.Call[wire.WorkspaceResponse](t.Context(), b.log.Conn(), subjects.Default, wire.VerbWorkspace, q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r
+		}
+		begun := page(wire.WorkspaceRequest{Run: "run1"})
+		w := logtest.Claim(t, b.log, "run1", "late")
+		logtest.Append(t, w, &wire.Event{ExecID: "late#1", Payload: &wire.NodeStart{NodeType: "agent", Attempt: 1}},
+			&wire.Event{ExecID: "late#1", Payload: &wire.WorkspaceSnapshot{Files: 0, Process: "another"}})
+		if now := page(wire.WorkspaceRequest{Run: "run1"}); now.Snapshot.ID == begun.Snapshot.ID {
+			t.Fatal("the new snapshot isn't the present one")
+		}
+		if next := page(wire.WorkspaceRequest{Run: "run1", Cursor: begun.Cursor}); len(begun.Content)+len(next.Content) > 1400 || len(next.Content) == 0 {
+			t.Errorf("%d files and %d", len(begun.Content), len(next.Content))
 		}
 		for _, q := range []wire.WorkspaceRequest{{Run: "none"}, {Run: "_"}, {Run: "run1", Cursor: "x"}, {Run: "run1", Cursor: "1 of another"}} {
 			if _, err := api.Call[wire.WorkspaceResponse](t.Context(), b.log.Conn(), subjects.Default, wire.VerbWorkspace, q); err == nil {

@@ -29,7 +29,14 @@ func (r *Runner) servePacks(ctx context.Context, store *workspace.Store) error {
 // listFolder returns as much of what is in the folder of a run, or of what differs in it, as fits.
 func (r *Runner) listFolder(ctx context.Context, store *workspace.Store, q wire.WorkspaceRequest, f api.Form) (wire.WorkspaceResponse, error) {
 	answer := wire.WorkspaceResponse{RunID: q.Run}
-	folder, err := r.folderAt(ctx, q.Run, q.At)
+	from, of, err := readCursor(q.Cursor)
+	if err != nil {
+		return answer, err
+	}
+	if q.At == 0 {
+		q.At = of.at // the present of the first page
+	}
+	folder, at, err := r.folderAt(ctx, q.Run, q.At)
 	if err != nil {
 		return answer, err
 	}
@@ -39,12 +46,14 @@ func (r *Runner) listFolder(ctx context.Context, store *workspace.Store, q wire.
 		if err := folder.List(ctx, store.Reader); err != nil {
 			return answer, err
 		}
-		answer.Snapshot, answer.Tree, answer.Working, answer.Content = folder.Snapshot, folder.Tree, folder.Working, folder.Content
+		answer.Snapshot, answer.Tree, answer.Content = folder.Snapshot, folder.Tree, folder.Content
+		answer.Working = folder.Working[:min(len(folder.Working), maxWorking)]
+		answer.WorkingMore = len(folder.Working) - len(answer.Working)
 		for _, file := range folder.Content {
 			sizes = append(sizes, sizeOf(&file))
 		}
 	} else {
-		other, err := r.folderAt(ctx, q.Run, q.Diff)
+		other, _, err := r.folderAt(ctx, q.Run, q.Diff)
 		if err != nil {
 			return answer, err
 		}
@@ -58,15 +67,15 @@ func (r *Runner) listFolder(ctx context.Context, store *workspace.Store, q wire.
 			sizes = append(sizes, 6*len(c.Path)+sizeOf(c.A)+sizeOf(c.B))
 		}
 	}
-	from := 0
-	if q.Cursor != "" {
-		number, of, _ := strings.Cut(q.Cursor, " ")
-		if from, err = strconv.Atoi(number); err != nil || from < 0 || from > len(sizes) || of != shown {
-			return answer, &wire.APIError{Code: wire.CodeBadRequest, Message: "cursor is of another folder, or of what it was before", Hint: "begin with the first page"}
-		}
+	if from > len(sizes) || q.Cursor != "" && of.shown != shown {
+		return answer, errCursor
+	}
+	room := f.Limit - 64<<10 // the rest is for snapshots, which tell what was left out
+	for _, node := range answer.Working {
+		room -= len(node) + 3
 	}
 	to := from
-	for room := f.Limit - 64<<10; to < len(sizes) && (room >= sizes[to] || to == from); to++ { // the rest is for snapshots, which tell what was left out
+	for ; to < len(sizes) && (room >= sizes[to] || to == from); to++ {
 		room -= sizes[to]
 	}
 	if q.Diff == 0 {
@@ -75,24 +84,56 @@ func (r *Runner) listFolder(ctx context.Context, store *workspace.Store, q wire.
 		answer.Changes = answer.Changes[from:to]
 	}
 	if to < len(sizes) {
-		answer.Cursor = fmt.Sprint(to, " ", shown)
+		answer.Cursor = fmt.Sprint(to, " ", at, " ", shown)
 	}
 	return answer, nil
 }
 
-// folderAt returns the folder of a run as of a position, 0 for the present.
-func (r *Runner) folderAt(ctx context.Context, run string, at uint64) (history.Folder, error) {
+// maxWorking bounds the nodes at work that an answer names.
+const maxWorking = 200
+
+// errCursor is the answer to a cursor that isn't of this list.
+var errCursor = &wire.APIError{Code: wire.CodeBadRequest, Message: "cursor is of another folder, or of what it was before", Hint: "begin with the first page"}
+
+// listed is what the pages of a list are of: the run at a position, and the snapshots.
+type listed struct {
+	at    uint64
+	shown string
+}
+
+// readCursor returns where the page of a cursor begins, and what it is of.
+func readCursor(cursor string) (from int, of listed, err error) {
+	if cursor == "" {
+		return 0, of, nil
+	}
+	fields := strings.SplitN(cursor, " ", 3)
+	if len(fields) < 3 {
+		return 0, of, errCursor
+	}
+	of.shown = fields[2]
+	if from, err = strconv.Atoi(fields[0]); err == nil {
+		of.at, err = strconv.ParseUint(fields[1], 10, 64)
+	}
+	if err != nil || from < 0 {
+		return 0, of, errCursor
+	}
+	return from, of, nil
+}
+
+// folderAt returns the folder of a run as of a position, 0 for the present, and that position.
+func (r *Runner) folderAt(ctx context.Context, run string, at uint64) (history.Folder, uint64, error) {
 	if err := subjects.CheckID(run); err != nil {
-		return history.Folder{}, &wire.APIError{Code: wire.CodeBadRequest, Message: fmt.Sprintf("run: %v", err)}
+		return history.Folder{}, 0, &wire.APIError{Code: wire.CodeBadRequest, Message: fmt.Sprintf("run: %v", err)}
 	}
 	state, err := history.StateAt(ctx, r.log, run, at)
 	if err == nil && state.Position.Seq == 0 {
 		err = &wire.APIError{Code: wire.CodeRunNotFound, Message: "there is no run of this id, or it had not begun there", Hint: "see `wake runs` for the runs there are"}
 	}
 	if err != nil {
-		return history.Folder{}, err
+		return history.Folder{}, 0, err
 	}
-	return history.FolderOf(ctx, r.log, state)
+	folder, err := history.FolderOf(ctx, r.log, state)
+	return folder, state.Position.Seq, err
 }
 
 // sizeOf is what a file takes in an answer at most: JSON writes a byte as up to six.
