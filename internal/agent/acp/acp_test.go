@@ -211,6 +211,7 @@ func TestStartFails(t *testing.T) {
 		"hangs later":     {"!hang session/new", nil, "start_failed: the agent didn't start: it didn't answer session/new within 300ms"},
 		"another version": {"!version 9", nil, "start_failed: the agent speaks version 9 of the Agent Client Protocol; wake speaks 1"},
 		"garbage":         {"!garbage 300\n!hang initialize", nil, "start_failed: the agent doesn't speak the Agent Client Protocol: it has printed 200 lines that are no JSON-RPC"},
+		"endless garbage": {"", func(r *agent.Request) { r.Options.Command = []string{"yes"} }, "start_failed: the agent doesn't speak the Agent Client Protocol: it has printed 200 lines that are no JSON-RPC"},
 		"not logged in":   {"!auth", nil, "authentication_failed: the agent isn't logged in: Authentication required. Log in with it where the runner runs, give it a key by env, or name a way in auth: key"},
 		"no such mode":    {"!modes ask code", func(r *agent.Request) { r.Options.PermissionMode = "yolo" }, `start_failed: permissionMode "yolo" is no mode of the agent; there are bypassPermissions, approval, ask, code`},
 		"no such model":   {"!models a b", func(r *agent.Request) { r.Options.Model = "c" }, `start_failed: the agent has no model "c"; it offers: a, b`},
@@ -232,6 +233,19 @@ func TestStartFails(t *testing.T) {
 				t.Errorf("it ends with %s", strings.Join(got, "\n"))
 			}
 		})
+	}
+}
+
+// A program that goes on printing when all is done is ended.
+func TestPrintsForEver(t *testing.T) {
+	r := newPlace(t).request(t, "say Hi.\nforever {\"jsonrpc\":\"2.0\",\"method\":\"x\"}")
+	s, err := (&acp.Provider{Environ: os.Environ(), Grace: time.Second, Linger: 100 * time.Millisecond}).Start(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if got := drain(t, s, nil); !strings.HasPrefix(got[len(got)-1], "agent:complete") {
+		t.Errorf("it ends with %s", got[len(got)-1])
 	}
 }
 

@@ -42,6 +42,11 @@ func (s *session) driveProgram(p *process.Process, yield func(*wire.Event, error
 			if !s.takeLine(p, in, yield) {
 				return
 			}
+			if s.f.isNoAgent() {
+				s.stopProgram(p, "it doesn't speak the Agent Client Protocol")
+				s.concludeRun(p, yield) // what it has printed besides isn't read: there may be no end of it
+				return
+			}
 			s.reportRest(p)
 		case d := <-s.decided:
 			if !s.recordDecision(d, yield) {
@@ -76,7 +81,10 @@ func (s *session) resetTimer(timer *time.Timer) {
 	case s.replaying:
 		timer.Stop()
 	case s.f.Over:
-		timer.Reset(s.provider.Linger)
+		if s.over.IsZero() {
+			s.over = time.Now()
+		}
+		timer.Reset(max(0, time.Until(s.over.Add(s.provider.Linger)))) // whatever it prints meanwhile
 	case !s.f.Prompted && len(s.f.Sent) > 0:
 		timer.Reset(max(0, time.Until(s.asked.Add(s.request.StartTimeout))))
 	default:

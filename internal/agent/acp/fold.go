@@ -70,6 +70,9 @@ func (f *fold) takeEvents() []*wire.Event {
 // maxBroken is how many lines that are no JSON-RPC a program may print before its session is open.
 const maxBroken = 200
 
+// isNoAgent reports whether the program has shown that it doesn't speak the protocol.
+func (f *fold) isNoAgent() bool { return f.Broken >= maxBroken && !f.Opened }
+
 // cancelRequest is the notification that takes a request back.
 const cancelRequest = "$/cancel_request"
 
@@ -77,7 +80,7 @@ const cancelRequest = "$/cancel_request"
 func (f *fold) takeBroken(line []byte, reason error) {
 	data := wire.RawString(toValidUTF8(string(line)))
 	f.emit("", &wire.RawMessage{Source: source, Name: "malformed", Data: data, Reason: toValidUTF8(reason.Error()), Line: f.Lines})
-	if f.Broken++; f.Broken == maxBroken && !f.Opened {
+	if f.Broken++; f.isNoAgent() {
 		f.fail(wire.ErrorStartFailed, fmt.Sprintf("the agent doesn't speak the Agent Client Protocol: it has printed %d lines that are no JSON-RPC. "+
 			"Its command may lack an argument, such as --acp", f.Broken), nil)
 	}

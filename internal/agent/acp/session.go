@@ -30,6 +30,7 @@ type session struct {
 	replaying bool      // what the program says, and was told, is from its journal
 	open      []message // requests of the journal without an answer, in order
 	asked     time.Time // when the program was last asked something
+	over      time.Time // since when the program has nothing more to do; zero: it has
 	offset    uint64    // of the journal, behind the current line
 	index     int       // of the next event that is made of it
 	rested    time.Time // when the host was last told of a resting point

@@ -207,6 +207,21 @@ func TestStartFails(t *testing.T) {
 			}
 		})
 	}
+	t.Run("endless garbage", func(t *testing.T) {
+		r, p := newPlace(t).request(""), provider(t)
+		p.Binary = filepath.Join(t.TempDir(), "codex")
+		if err := os.WriteFile(p.Binary, []byte("#!/bin/sh\nexec yes\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		s, err := p.Start(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		if got := drain(t, s, nil); !strings.Contains(got[len(got)-1], "start_failed: the agent didn't start") || !strings.Contains(got[len(got)-1], "it has printed 200 lines that are no JSON") {
+			t.Errorf("it did\n%s", strings.Join(got, "\n"))
+		}
+	})
 	t.Run("silent", func(t *testing.T) {
 		r, p := newPlace(t).request(""), provider(t)
 		p.Binary, r.StartTimeout = filepath.Join(t.TempDir(), "codex"), 200*time.Millisecond

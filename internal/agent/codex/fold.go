@@ -28,6 +28,7 @@ type sessionFold struct {
 
 	at       int64
 	line     int
+	broken   int   // lines that are no JSON
 	begun    int64 // when the program's thread was told of, Unix ms
 	turnAt   int64
 	turn     int
@@ -76,6 +77,12 @@ func (f *sessionFold) takeEvents() []*wire.Event {
 	return out
 }
 
+// maxBroken is how many lines that are no JSON a program may print before it names its thread.
+const maxBroken = 200
+
+// isNoCodex reports whether the program has shown that it isn't Codex.
+func (f *sessionFold) isNoCodex() bool { return f.broken >= maxBroken && f.thread == "" }
+
 // beginProgram begins another program of the session.
 func (f *sessionFold) beginProgram() { f.inTurn, f.ended, f.trouble = false, false, "" }
 
@@ -88,6 +95,7 @@ func (f *sessionFold) takeLine(at int64, line []byte) {
 	}
 	m, err := wire.RawFromJSON(line)
 	if err != nil {
+		f.broken++
 		f.emitEvent("", &wire.RawMessage{
 			Source: source, Name: "malformed", Data: wire.RawString(toValidUTF8(string(line))), Reason: toValidUTF8(err.Error()), Line: f.line,
 		})

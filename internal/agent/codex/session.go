@@ -400,6 +400,10 @@ func (s *session) hear(p *process.Process, yield func(*wire.Event, error) bool) 
 			if !s.takeLine(in, yield) {
 				return reason, false
 			}
+			if s.f.isNoCodex() { // what it has printed besides isn't read: there may be no end of it
+				_ = p.End(s.provider.Grace)
+				return fmt.Sprintf("it has printed %d lines that are no JSON", s.f.broken), true
+			}
 		case <-silent.C:
 			reason = fmt.Sprintf("it printed nothing within %s, the node's policy.startTimeoutMs", s.request.StartTimeout)
 			_ = p.End(s.provider.Grace)

@@ -33,6 +33,7 @@ import (
 //	usage USED SIZE COST          of the session
 //	tokens IN OUT                 of the turn, told with its end
 //	raw LINE                      prints a line as it is
+//	forever LINE                  prints it again and again from now on
 //	await FILE, touch FILE        waits until a file exists; makes it
 //	cancelled                     waits until the turn is cut short
 //	stop REASON                   ends the turn for a reason; else it is end_turn
@@ -410,6 +411,12 @@ func (p *player) play(line string) error {
 	case "raw":
 		_, err := fmt.Fprintln(p.agent.out, rest)
 		return err
+	case "forever":
+		go func() {
+			for {
+				_, _ = fmt.Fprintln(p.agent.out, rest)
+			}
+		}()
 	case "await":
 		for {
 			if _, err := os.Stat(rest); err == nil {
