@@ -33,17 +33,17 @@ func (in *Intake) takeRuns(ctx, hard context.Context) error {
 		if !ok {
 			return
 		}
-		req, def, err := parseRequest(data)
+		req, err := parseRequest(data)
 		if err != nil {
 			in.cfg.Queue.Refuse(ctx, m, err)
 			return
 		}
-		begun := func() {
+		req.OnBegin = func() {
 			observeWait(in.cfg.RunWait, m)
 			in.cfg.Queue.Ack(ctx, m)
 		}
 		var unplaced *owner.NoFolderError
-		switch err := in.cfg.Owners.Own(ctx, owner.Request{RunRequest: req, Definition: def, Queued: true, OnBegin: begun}); {
+		switch err := in.cfg.Owners.Own(ctx, req); {
 		case err == nil, ctx.Err() != nil:
 		case errors.Is(err, lease.ErrHeld):
 			in.cfg.Queue.Again(ctx, m, in.cfg.Leases.TTL())
@@ -65,26 +65,26 @@ func (in *Intake) takeRuns(ctx, hard context.Context) error {
 // roomAgain is how long a request for a run waits for room in the stream.
 const roomAgain = 10 * time.Second
 
-func parseRequest(data []byte) (wire.RunRequest, *flow.Definition, error) {
-	var req wire.RunRequest
+func parseRequest(data []byte) (*owner.Request, error) {
+	req := &owner.Request{Queued: true}
 	raw, _, err := wire.ParseAny(data)
 	if err != nil {
-		return req, nil, err
+		return nil, err
 	}
-	if err := wire.Unmarshal(raw, &req); err != nil {
-		return req, nil, err
+	if err := wire.Unmarshal(raw, &req.RunRequest); err != nil {
+		return nil, err
 	}
 	if err := subjects.CheckID(req.RunID); err != nil {
-		return req, nil, err
+		return nil, err
 	}
 	if err := ledger.CheckLimits(req.Limits); err != nil {
-		return req, nil, err
+		return nil, err
 	}
-	if len(req.Definition) == 0 || string(req.Definition) == string(wire.Null) {
-		return req, nil, nil // a fork, or a run that has begun
+	if len(req.RunRequest.Definition) == 0 || string(req.RunRequest.Definition) == string(wire.Null) {
+		return req, nil // a fork, or a run that has begun
 	}
-	def, err := flow.FromRaw(req.Definition)
-	return req, def, err
+	req.Definition, err = flow.FromRaw(req.RunRequest.Definition)
+	return req, err
 }
 
 // takeNodes works on nodes that are offered in a pool, as far as there is room.

@@ -55,7 +55,7 @@ func (in *Intake) adoptRun(ctx context.Context, reg registry.Registration, begun
 		in.removeRegistration(ctx, reg)
 		return
 	}
-	switch err := in.cfg.Owners.Own(tracing.With(ctx, reg.Trace), owner.Request{RunRequest: wire.RunRequest{RunID: reg.Run}, OnBegin: begun}); {
+	switch err := in.cfg.Owners.Own(tracing.With(ctx, reg.Trace), &owner.Request{RunRequest: wire.RunRequest{RunID: reg.Run}, OnBegin: begun}); {
 	case err == nil, ctx.Err() != nil:
 		in.attempts.noteSuccess(reg.Run)
 	case errors.Is(err, lease.ErrHeld):

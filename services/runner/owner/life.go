@@ -69,7 +69,7 @@ func (o *owner) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	o.lease, err = o.cfg.Leases.Acquire(ctx, o.cfg.subjectNames().LeaseKey(o.runID, wire.RunNode), lastOwner(o.view.State, reg))
+	o.lease, err = o.cfg.Leases.Acquire(ctx, o.cfg.subjectNames().LeaseKey(o.runID, wire.RunNode), lastOwner(o.view.State, &reg))
 	if errors.Is(err, lease.ErrHeld) && !o.begun {
 		return o.judgeHeld(ctx)
 	}
@@ -295,7 +295,9 @@ func (o *owner) canStartRun() bool { return o.def != nil || o.request.Fork != ni
 
 // lastOwner is the runner that may still act for a run, by the log and by what its
 // last owner left.
-func lastOwner(s *wire.State, reg registry.Registration) string {
+//
+//go:noinline // a copy of the node's state would stay on the stack for as long as the run is owned
+func lastOwner(s *wire.State, reg *registry.Registration) string {
 	n := s.Nodes[wire.RunNode]
 	if s.Status == wire.RunIdle || n.Epoch == reg.Released || view.Over(s) && reg.Run == "" {
 		return "" // a claim alone begins nothing, and an end that is no longer registered leaves nothing to do

@@ -34,7 +34,7 @@ type Request struct {
 // Own owns a run until it has ended, ctx ends, or another owner has it. It fails, if the
 // run hasn't begun, with [lease.ErrHeld], [ErrNothing], [capacity.ErrFull],
 // [capacity.ErrBehind], a [NoFolderError], or an error that [command.Rejected] knows.
-func (o *Owners) Own(ctx context.Context, r Request) error {
+func (o *Owners) Own(ctx context.Context, r *Request) error {
 	if r.OnBegin == nil {
 		r.OnBegin = func() {}
 	}

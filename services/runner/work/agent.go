@@ -87,13 +87,13 @@ const agentProgram = "agent"
 const maxLost = 3
 
 // attachAgent goes on with an agent that is at work, or with what there is of one that was.
-func (x *execution) attachAgent(ctx context.Context, in agentInput, messages <-chan wire.InboxEntry) ([]*wire.Event, error) {
+func (x *execution) attachAgent(ctx context.Context, in *agentInput, messages <-chan wire.InboxEntry) ([]*wire.Event, error) {
 	request := x.newRequest(in)
 	request.SessionID, request.Resume = x.state.ExecSessions[x.entry.Exec], true
 	request.History = resumption{x, in}.pastEvents(ctx)
 	x.begun, x.started = true, time.UnixMilli(x.entry.StartedAt)
 	x.span.End()
-	d := drive{exec: x, request: request, can: in.can, messages: messages, attaches: true}
+	d := &drive{exec: x, request: request, can: in.can, messages: messages, attaches: true}
 	return d.run(ctx, in)
 }
 
@@ -118,7 +118,28 @@ func (x *execution) refreshState(ctx context.Context) error {
 }
 
 // startAgent has an agent begin, or go on in its session.
-func (x *execution) startAgent(ctx context.Context, in agentInput, messages <-chan wire.InboxEntry) ([]*wire.Event, error) {
+func (x *execution) startAgent(ctx context.Context, in *agentInput, messages <-chan wire.InboxEntry) ([]*wire.Event, error) {
+	d, err := x.prepareAgent(ctx, in, messages)
+	if d == nil {
+		return nil, err
+	}
+	events, err := d.run(ctx, in)
+	if !errors.Is(err, errSessionNotFound) {
+		return events, err
+	}
+	x.cfg.Logger.Warn("session not found: the agent begins afresh",
+		"run", x.offer.RunID, "node", x.offer.NodeID, "session", d.request.SessionID)
+	if err := x.hold.renewKeeper(ctx); err != nil {
+		return nil, err
+	}
+	request := x.newRequest(in)
+	request.SessionID = d.request.SessionID // the agent doesn't know it: it is free
+	d = &drive{exec: x, request: request, can: in.can, opening: d.opening, first: d.message, again: d.given, messages: messages}
+	return d.run(ctx, in)
+}
+
+// prepareAgent has everything ready for an agent that begins, or goes on in its session; nil if there is nothing to be done.
+func (x *execution) prepareAgent(ctx context.Context, in *agentInput, messages <-chan wire.InboxEntry) (*drive, error) {
 	var next continuation
 	var err error
 	again := resumption{x, in}
@@ -140,35 +161,20 @@ func (x *execution) startAgent(ctx context.Context, in agentInput, messages <-ch
 		return nil, err
 	}
 	request := x.newRequest(in)
-	next.adjustRequest(&request)
+	next.adjustRequest(request)
 	if request.Resume || request.ForkOf != "" {
 		request.History = again.pastEvents(ctx)
 	}
-	var given []wire.InboxEntry
-	for {
-		d := drive{
-			exec: x, request: request, can: in.can, opening: next.opening, first: next.first, again: given, seen: next.seen, messages: messages,
-		}
+	return &drive{
+		exec: x, request: request, can: in.can, opening: next.opening, first: next.first, message: next.message, seen: next.seen, messages: messages,
 		// A session without a turn has nothing to lose: it begins afresh.
-		d.lenient = x.entry.Turns == 0 && !next.worked && (request.Resume || request.ForkOf != "")
-		events, err := d.run(ctx, in)
-		if !errors.Is(err, errSessionNotFound) {
-			return events, err
-		}
-		x.cfg.Logger.Warn("session not found: the agent begins afresh",
-			"run", x.offer.RunID, "node", x.offer.NodeID, "session", request.SessionID)
-		if err := x.hold.renewKeeper(ctx); err != nil {
-			return nil, err
-		}
-		session := request.SessionID // the agent doesn't know it: it is free
-		request, next, given = x.newRequest(in), continuation{opening: d.opening, first: next.message}, d.given
-		request.SessionID = session
-	}
+		lenient: x.entry.Turns == 0 && !next.worked && (request.Resume || request.ForkOf != ""),
+	}, nil
 }
 
 // newRequest asks for a session that begins.
-func (x *execution) newRequest(in agentInput) agent.Request {
-	r := agent.Request{
+func (x *execution) newRequest(in *agentInput) *agent.Request {
+	r := &agent.Request{
 		RunID: x.offer.RunID, NodeID: x.offer.NodeID, ExecID: x.offer.ExecID,
 		SessionID: agent.NewSessionID(), Prompt: in.Prompt, Options: in.Options,
 		Host:       process.Direct{Home: x.cfg.Home},
@@ -204,8 +210,9 @@ func (x *execution) isSubAgent() bool {
 
 // agentInput reads the input of the node, replaces the settings that are
 // overridden, and finds the provider.
-func (x *execution) agentInput() (in agentInput, err error) {
-	if err := wire.Unmarshal(x.entry.Input, &in); err != nil {
+func (x *execution) agentInput() (in *agentInput, err error) {
+	in = new(agentInput)
+	if err := wire.Unmarshal(x.entry.Input, in); err != nil {
 		return in, fmt.Errorf("input of the node: %w", err)
 	}
 	if in.Prompt == nil {

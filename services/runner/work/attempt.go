@@ -16,7 +16,7 @@ import (
 // execution that has begun it is a continuation, without a second node:start.
 func (x *execution) attemptNode(ctx context.Context, missing error, messages <-chan wire.InboxEntry) ([]*wire.Event, error) {
 	defer x.beside.Wait()
-	n := x.entry
+	n := &x.entry // a copy would be on the stack for as long as the agent works
 	again := n.Started != 0
 	var unusable *failure
 	if err := x.openWorkdir(ctx); err != nil && !errors.As(err, &unusable) {

@@ -20,7 +20,7 @@ type calls struct {
 }
 
 // newCalls returns the calls that a run's state has of an execution, and that its host has still.
-func newCalls(s *wire.State, r agent.Request) *calls {
+func newCalls(s *wire.State, r *agent.Request) *calls {
 	c := &calls{released: make(chan struct{}), open: map[string]bool{}, changed: make(chan struct{}, 1)}
 	for _, call := range run.OpenCalls(s, r.NodeID, r.ExecID) {
 		if call.State == wire.ToolExecuting && (call.Idempotent || r.Host.Has(agentProgram) || r.Host.Has(agent.CallProgram(call.CallID))) {

@@ -19,11 +19,12 @@ import (
 // drive is one session of the agent of an execution.
 type drive struct {
 	exec     *execution
-	request  agent.Request
+	request  *agent.Request
 	can      agent.Capabilities
 	messages <-chan wire.InboxEntry
 	opening  []*wire.Event     // stored in one commit with agent:start
 	first    string            // message to give as soon as the agent runs
+	message  string            // what it is told, in case it has to begin afresh
 	again    []wire.InboxEntry // likewise: messages that were given to a session that isn't there
 	seen     []wire.Raw        // inputs of its earlier calls
 	attaches bool              // to an agent that is at work, which is left or interrupted if the execution is halted
@@ -55,15 +56,51 @@ const interruptGrace = 10 * time.Second
 
 // run has the agent serve the request and returns the events that end the
 // execution; none that is an outcome if the agent came to a safe point.
-func (d *drive) run(ctx context.Context, in agentInput) ([]*wire.Event, error) {
+func (d *drive) run(ctx context.Context, in *agentInput) ([]*wire.Event, error) {
 	if d.exec.halt.isTold() && !d.attaches {
 		return nil, d.exec.endHalted()
 	}
+	if events, err := d.startSession(ctx, in); err != nil {
+		return events, err
+	}
+	live, kill := context.WithCancelCause(ctx)
+	defer kill(nil)
+	tending, stopTending := context.WithCancel(live)
+	defer stopTending()
+	// What rarely happens has no goroutine before it does: they are most of what an agent that waits costs the runner.
+	var tasks sync.WaitGroup
+	tasks.Add(1)
+	unended := context.AfterFunc(live, func() {
+		defer tasks.Done()
+		d.endSession(ctx)
+	})
+	d.exec.halt.onTold(func() { tasks.Go(func() { d.interruptAgent(tending, kill) }) })
+	tasks.Go(func() { d.passMessages(tending) })
+	last, err := d.recordEvents(live)
+	if err := d.session.Close(); err != nil { // what it said counts all the same
+		d.exec.cfg.Logger.Warn("agent not ended properly", "run", d.exec.offer.RunID, "node", d.exec.offer.NodeID, "error", err)
+	}
+	stopTending()
+	d.exec.halt.onTold(nil)
+	if unended() {
+		tasks.Done()
+	}
+	tasks.Wait()
+	if d.outcome.Error() == nil && d.outcome.Paused() == nil {
+		_ = d.exec.seat.setResting(ctx, false) // else the execution is being ended
+	}
+	if d.files != nil {
+		d.files.close()
+	}
+	return d.concludeSession(ctx, errors.Is(context.Cause(live), errForced), last, err)
+}
+
+// startSession begins the session, or returns the events that end the execution.
+func (d *drive) startSession(ctx context.Context, in *agentInput) (failed []*wire.Event, err error) {
 	id := d.request.SessionID
 	d.request.Stored = func() bool { return d.backlog.isEmpty() && d.exec.log.isStored() }
 	d.exec.cfg.Agents.WithLabelValues(in.name).Inc()
-	var err error
-	d.session, err = in.provider.Start(ctx, d.request)
+	d.session, err = in.provider.Start(ctx, *d.request)
 	switch {
 	case err == nil:
 	case d.attaches && d.exec.leaveForced(ctx):
@@ -85,32 +122,7 @@ func (d *drive) run(ctx context.Context, in agentInput) ([]*wire.Event, error) {
 	d.start = &wire.AgentStart{
 		Model: in.Model, Prompt: d.request.Prompt, Task: taskLine(d.request.Prompt), Provider: in.name, Cwd: in.Cwd,
 	}
-	live, kill := context.WithCancelCause(ctx)
-	defer kill(nil)
-	tending, stopTending := context.WithCancel(live)
-	defer stopTending()
-	var tasks sync.WaitGroup
-	tasks.Go(func() {
-		<-tending.Done()
-		if live.Err() != nil {
-			d.endSession(ctx)
-		}
-	})
-	tasks.Go(func() { d.passMessages(tending) })
-	tasks.Go(func() { d.interruptAgent(tending, kill) })
-	last, err := d.recordEvents(live)
-	if err := d.session.Close(); err != nil { // what it said counts all the same
-		d.exec.cfg.Logger.Warn("agent not ended properly", "run", d.exec.offer.RunID, "node", d.exec.offer.NodeID, "error", err)
-	}
-	stopTending()
-	tasks.Wait()
-	if d.outcome.Error() == nil && d.outcome.Paused() == nil {
-		_ = d.exec.seat.setResting(ctx, false) // else the execution is being ended
-	}
-	if d.files != nil {
-		d.files.close()
-	}
-	return d.concludeSession(ctx, errors.Is(context.Cause(live), errForced), last, err)
+	return nil, nil
 }
 
 // endSession ends the session before its agent has, or leaves the agent to its keeper. Its events end then.
@@ -322,15 +334,10 @@ func (d *drive) storeStart(ctx context.Context, e *wire.Event, p *wire.AgentStar
 	return nil
 }
 
-// interruptAgent has the agent come to a safe point when it is told to, and ends one
+// interruptAgent has the agent, which was told to, come to a safe point, and ends one
 // that doesn't. When the runner ends, calls that are at work may end first, and an agent
 // that can be left to its keeper is.
 func (d *drive) interruptAgent(ctx context.Context, kill context.CancelCauseFunc) {
-	select {
-	case <-d.exec.halt.order:
-	case <-ctx.Done():
-		return
-	}
 	ending := d.exec.halt.reason == run.CauseShutdown
 	if d.rest.isParked() && (!ending || !d.exec.hold.canLeave()) {
 		kill(errParked)

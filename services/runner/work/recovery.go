@@ -26,9 +26,9 @@ func (r resumption) recoverCalls(ctx context.Context, c continuation, p *run.Pas
 		}
 	}
 	request := r.exec.newRequest(r.in)
-	c.adjustRequest(&request)
+	c.adjustRequest(request)
 	request.History = r.pastEvents(ctx)
-	events, err := r.in.can.Recover(ctx, request, known)
+	events, err := r.in.can.Recover(ctx, *request, known)
 	if err != nil {
 		r.exec.cfg.Logger.Warn("record of the session not compared with the log",
 			"run", r.exec.offer.RunID, "node", r.exec.offer.NodeID, "error", err)

@@ -22,7 +22,7 @@ type rest struct {
 
 // restOf is how an execution begins, or goes on. Agents that go on from the log have the
 // calls that were open.
-func restOf(s *wire.State, r agent.Request, goesOn bool) *rest {
+func restOf(s *wire.State, r *agent.Request, goesOn bool) *rest {
 	t := &rest{calls: map[string]bool{}, parks: map[string]bool{}, asked: append([]string(nil), r.Asked...)}
 	if !goesOn {
 		return t

@@ -49,7 +49,7 @@ func (c continuation) adjustRequest(r *agent.Request) {
 // resumption has an agent go on with an execution that began before.
 type resumption struct {
 	exec *execution
-	in   agentInput
+	in   *agentInput
 }
 
 // goOn deals with the calls that an interrupted agent has left open and says how

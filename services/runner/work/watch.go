@@ -68,7 +68,7 @@ func (w *watch) followRun(ctx context.Context) error {
 		if reason := view.Interrupts(w.view.State); reason != "" {
 			w.halt.tellReason(reason)
 		}
-		if w.view.State.Nodes[w.offer.NodeID].Trials == 0 { // it has got on
+		if w.hasGotOn() {
 			w.trial.leaveTrial()
 		}
 		w.asked.takeDecisions(w.view.State.Inbox, w.offer.NodeID, w.offer.ExecID)
@@ -106,11 +106,20 @@ func (w *watch) followRun(ctx context.Context) error {
 
 // isReplaced reports whether another claim of the node was stored since. A lease that isn't
 // held any more doesn't tell, nor does the log tell a worker that writes nothing.
+//
+//go:noinline // a copy of the node's state would stay on the stack for as long as the agent works
 func (w *watch) isReplaced() bool {
 	return w.view.State.Nodes[w.offer.NodeID].Epoch > w.log.writer.Epoch()
 }
 
+// hasGotOn reports whether no process has ended at the execution since it got on.
+//
+//go:noinline // as isReplaced
+func (w *watch) hasGotOn() bool { return w.view.State.Nodes[w.offer.NodeID].Trials == 0 }
+
 // stillWanted reports whether the owner still wants the execution.
+//
+//go:noinline // as isReplaced
 func (w *watch) stillWanted() bool {
 	s := w.view.State
 	n := s.Nodes[w.offer.NodeID]

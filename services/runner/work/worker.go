@@ -140,6 +140,8 @@ func (w *worker) leaseKey() string {
 }
 
 // lastRunner returns the runner that began the execution; "": none.
+//
+//go:noinline // a copy of the node's state would stay on the stack for as long as the agent works
 func (w *worker) lastRunner() string {
 	n := w.view.State.Nodes[w.offer.NodeID]
 	if n.Started == 0 {
@@ -181,6 +183,8 @@ func (w *worker) judgeHeld() error {
 // isWanted reports whether the execution is the node's latest, has not ended, and
 // the run is running; in a paused run, whether its open calls are to be dealt
 // with.
+//
+//go:noinline // as lastRunner
 func (w *worker) isWanted() bool {
 	s := w.view.State
 	n, ok := s.Nodes[w.offer.NodeID]

@@ -1,0 +1,51 @@
+package runner_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"testing"
+
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/services/runner"
+)
+
+// TestActiveCost: while an agent says nothing, its run costs four goroutines: the owner's, the worker's, and those that follow the run
+// and pass messages on. Their stacks are small: what is long over has left nothing on them.
+func TestActiveCost(t *testing.T) {
+	const runs = 100
+	b := newBench(t)
+	var waiting atomic.Int64
+	idle := &scripted{say: func(ctx context.Context, _ agent.Request) (string, error) {
+		waiting.Add(1)
+		<-ctx.Done()
+		return "", ctx.Err()
+	}}
+	stop := b.runner("r1", idle, func(c *runner.Config) { c.MaxAgents = runs + 1 })
+	begin := func(from, to int) {
+		for i := from; i < to; i++ {
+			b.submit(fmt.Sprint("run", i), "name: idle\nnodes:\n  - {id: a, type: agent, input: {prompt: wait}}\n")
+		}
+		b.awaits(fmt.Sprint(to, " agents wait"), func() bool { return waiting.Load() == int64(to) })
+	}
+	begin(0, 1)
+	goroutines, stacks := runtime.NumGoroutine(), stacksInUse()
+	begin(1, 1+runs)
+	perRun := func() float64 { return float64(runtime.NumGoroutine()-goroutines) / runs }
+	b.awaits("few goroutines are left", func() bool { return perRun() < 4.5 })
+	if each := float64(stacksInUse()-stacks) / runs; each > 40_000 {
+		t.Errorf("%.1f goroutines of a run have stacks of %.0f bytes", perRun(), each)
+	}
+	stop()
+}
+
+// stacksInUse is what stacks take, once they have shrunk: each collection halves those that are too large.
+func stacksInUse() int64 {
+	var m runtime.MemStats
+	for range 6 {
+		runtime.GC()
+	}
+	runtime.ReadMemStats(&m)
+	return int64(m.StackInuse)
+}
