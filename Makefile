@@ -112,10 +112,15 @@ mutants: ## Switch off each rule of the log, and show that tests and the simulat
 	CGO_ENABLED=0 go test -count=1 -v -p 1 -tags mutants -timeout 60m -run '^TestMutants$$' ./test/mutants ./test/sim
 
 PARKED ?= 10000
+LEFT ?= 5000
 
 .PHONY: parked
 parked: ## Park PARKED runs in one runner: what each costs, and all due in the same second
 	CGO_ENABLED=0 go test -count=1 -timeout 60m -v -tags parked -run '^TestParkedCost$$' ./services/runner -args -parked $(PARKED)
+
+.PHONY: takeover
+takeover: ## Leave LEFT runs of a runner that is gone to two others: how soon each has another owner
+	CGO_ENABLED=0 go test -count=1 -timeout 10m -v -tags parked -run '^TestTakeoverCost$$' ./services/runner -args -left $(LEFT)
 
 .PHONY: kill
 kill: ## Kill the processes of runs at KILLS random points; SEED repeats a choice

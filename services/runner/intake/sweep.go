@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -21,25 +22,38 @@ import (
 // that registered it died in between; its request comes again.
 const notBegun = 10 * time.Minute
 
+// adoptsAtOnce bounds the runs that are adopted at once, however many a runner has left.
+const adoptsAtOnce = 64
+
 // adoptRuns adopts active runs that have no owner, until ctx ends. Those it adopts
 // are owned under hard.
 func (in *Intake) adoptRuns(ctx, hard context.Context) error {
 	tick := time.NewTicker(in.cfg.Leases.TTL() / 10)
 	defer tick.Stop()
+	places := make(chan struct{}, adoptsAtOnce)
 	for {
 		runs := in.cfg.Registry.List()
 		in.attempts.keepRuns(runs)
+		// Runners that all begin with the same run would be in each other's way with each.
+		rand.Shuffle(len(runs), func(i, j int) { runs[i], runs[j] = runs[j], runs[i] })
 		for _, reg := range runs {
-			if in.cfg.Owned.Has(reg.Run) || !in.attempts.isDue(reg.Run) {
+			if !in.lacksOwner(reg) {
 				continue
 			}
-			last := reg.Runner
-			if reg.Released > 0 {
-				last = ""
+			select {
+			case places <- struct{}{}:
+			case <-ctx.Done():
+				return nil
 			}
-			if in.cfg.Leases.Free(in.subjectNames().LeaseKey(reg.Run, wire.RunNode), last) {
-				in.tasks.Go(func() { in.adoptRun(hard, reg, nil) })
+			if !in.lacksOwner(reg) { // any more
+				<-places
+				continue
 			}
+			begun := sync.OnceFunc(func() { <-places })
+			in.tasks.Go(func() {
+				defer begun()
+				in.adoptRun(hard, reg, begun)
+			})
 		}
 		select {
 		case <-tick.C:
@@ -47,6 +61,18 @@ func (in *Intake) adoptRuns(ctx, hard context.Context) error {
 			return nil
 		}
 	}
+}
+
+// lacksOwner reports whether a run may be adopted.
+func (in *Intake) lacksOwner(reg registry.Registration) bool {
+	if in.cfg.Owned.Has(reg.Run) || !in.attempts.isDue(reg.Run) {
+		return false
+	}
+	last := reg.Runner
+	if reg.Released > 0 {
+		last = ""
+	}
+	return in.cfg.Leases.Free(in.subjectNames().LeaseKey(reg.Run, wire.RunNode), last)
 }
 
 // adoptRun becomes the owner of a run that has none. Begun, which may be nil, is called when it is that.
