@@ -38,6 +38,12 @@ func (s *session) driveProgram(p *process.Process, yield func(*wire.Event, error
 			if !s.takeLine(p, in, yield) {
 				return
 			}
+			if s.broken >= maxBroken && s.n.inits == 0 { // what it has printed besides isn't read: there may be no end of it
+				s.reason = fmt.Sprintf("it has printed %d lines that are no JSON", s.broken)
+				s.stopProgram(p, s.reason)
+				s.concludeRun(p, yield)
+				return
+			}
 			s.reportRest(p)
 		case <-resting.C:
 			s.reportRest(p)
@@ -59,6 +65,9 @@ func (s *session) driveProgram(p *process.Process, yield func(*wire.Event, error
 		s.resetTimer(timer)
 	}
 }
+
+// maxBroken is how many lines that are no JSON a program may print before it says what it is.
+const maxBroken = 200
 
 // closeReader ends the program, if it still runs, and its reader.
 func (s *session) closeReader(p *process.Process, done chan<- struct{}, lines <-chan pipe.Line) {
@@ -141,6 +150,9 @@ func (s *session) takeLine(p *process.Process, in pipe.Line, yield func(*wire.Ev
 		return s.yieldEvents(yield, s.placeEvents(s.n.TooLong(in.At, reason)))
 	}
 	m, err := wire.RawFromJSON(in.Data)
+	if err != nil {
+		s.broken++
+	}
 	if err == nil && stringAt(m, "type") == "control_cancel_request" {
 		return s.withdrawQuestion(in.At, stringAt(m, "request_id"), yield)
 	}

@@ -461,6 +461,27 @@ func TestSilentStart(t *testing.T) {
 		`agent:error start_failed "the agent didn't start: it was ended by signal TERM (it printed nothing within 300ms, the node's policy.startTimeoutMs): waiting for a login" error`)
 }
 
+// TestNoClaude ends a program that prints without end, and isn't Claude Code.
+func TestNoClaude(t *testing.T) {
+	binary := filepath.Join(t.TempDir(), "claude")
+	if err := os.WriteFile(binary, []byte("#!/bin/sh\nexec yes\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	p := claude.Provider{Binary: binary, Environ: []string{"PATH=" + os.Getenv("PATH")}, Grace: 50 * time.Millisecond}
+	s, err := p.Start(t.Context(), agent.Request{
+		RunID: "r", NodeID: "coder", ExecID: "coder#1", SessionID: "s1", Prompt: wire.RawString("Go."),
+		Options: agent.Options{Cwd: t.TempDir(), Env: map[string]string{"HOME": t.TempDir()}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	got := drain(t, s, nil)
+	if p, is := got[len(got)-1].Payload.(*wire.AgentError); !is || p.ErrorType != wire.ErrorStartFailed || !strings.Contains(p.Message, "it has printed 200 lines that are no JSON") {
+		t.Errorf("it ends with %+v", got[len(got)-1].Payload)
+	}
+}
+
 func TestLeavingEarly(t *testing.T) {
 	s := session(t, start+"spawn\n"+`> {"type":"note","child":"${child}"}`+"\nhang\n", nil)
 	child := 0

@@ -29,6 +29,7 @@ type session struct {
 	prompted   int                 // prompts that were
 	open       []wire.Raw          // requests of the journal without an answer, in order
 	lines      int                 // of the program
+	broken     int                 // of them that are no JSON
 	offset     uint64              // of the journal, behind the current line
 	index      int                 // of the next event that is made of it
 	rested     time.Time           // when the host was last told of a resting point
