@@ -66,7 +66,6 @@ func TestOpenPages(t *testing.T) {
 	w := newWorld(t)
 	w.write("busy.yaml", "name: busy\nnodes:\n  - {id: coder, type: agent, input: {prompt: \"Go on.\"}}\n")
 	w.write("busy/coder.json", busyAgent(t, int(1.2*openTime.Seconds()+120)*80))
-	w.wake("run", "busy.yaml", "--fixtures", "busy", "--id", "busy", "--detach")
 
 	// A console of its own, so that its memory is known.
 	server := strings.TrimSpace(read(t, filepath.Join(w.dir, ".wake", "nats-url")))
@@ -87,7 +86,8 @@ func TestOpenPages(t *testing.T) {
 	}
 
 	tabs := map[string]*tab{"fleet": w.openTab(), "run": w.openTab()}
-	tabs["fleet"].see("/", looks[0])
+	tabs["fleet"].see("/", looks[0]) // which settles as long as nothing runs
+	w.wake("run", "busy.yaml", "--fixtures", "busy", "--id", "busy", "--detach")
 	w.until("the run has begun", func() bool { return strings.Contains(w.wake("status", "busy"), "active") })
 	tabs["run"].run(emulation.SetDeviceMetricsOverride(1440, 900, 1, false), chromedp.Navigate(w.origin()+"/runs/busy"), chromedp.WaitReady("main", chromedp.ByQuery)) // it never settles
 	type size struct{ heap, nodes float64 }
