@@ -20,6 +20,9 @@ WAKE_SHARED_DATA ?= ../shared/data
 
 FUZZTIME ?= 10s
 
+# What is released.
+PLATFORMS := linux/amd64 linux/arm64 darwin/amd64 darwin/arm64
+
 # What runs tests, by so many packages at a time: most of them wait for servers, clusters and programs. The linter vets.
 GOTEST ?= go test
 PACKAGES_AT_A_TIME ?= 4
@@ -49,17 +52,17 @@ test: $(if $(TAGS),recordings) ## Run the tests
 
 # The race detector looks at what does several things at the same time, by itself or in its tests; a server that a
 # test asks, one question after the other, is no such thing. It sees one process at a time, so that it learns nothing
-# of tests whose processes are many and short.
+# of tests whose processes are many and short, or which play one recording after the other.
 CONCURRENT := ^[^/"]*(\<go (func|[a-zA-Z.]+\()|\.Go\(|sync\.(Mutex|RWMutex|WaitGroup|Cond|Map)|atomic\.|AfterFunc\(|\.(Queue)?Subscribe\(|\.Consume\(|http\.(Server|Handler))
 FILES := {{$$d := .Dir}}{{if or .TestGoFiles .XTestGoFiles}}{{$$d}}{{range .GoFiles}} {{$$d}}/{{.}}{{end}}{{range .TestGoFiles}} {{$$d}}/{{.}}{{end}}{{range .XTestGoFiles}} {{$$d}}/{{.}}{{end}}{{end}}
-PROCESSES := ^(TestRoleVerbs|TestServicesOfUsers)$$
+RACELESS := ^(TestRoleVerbs|TestServicesOfUsers|TestDerivation)$$
 
 .PHONY: race
 race: ## Run the tests of what is concurrent with the race detector (needs a C compiler), fewer of the same
 	packages=$$(go list -f '$(FILES)' $(LONGEST_FIRST) | while read -r dir files; do \
 		if [ "$${dir##*/test/}" != sim ] && grep -qE '$(CONCURRENT)' $$files; then echo "$$dir"; fi; done); \
 	test -n "$$packages" || { echo "race: no package is concurrent" >&2; exit 1; }; \
-	CGO_ENABLED=1 $(GOTEST) -vet off -race -short -skip '$(PROCESSES)' -p $(PACKAGES_AT_A_TIME) -timeout 25m $$packages
+	CGO_ENABLED=1 $(GOTEST) -vet off -race -short -skip '$(RACELESS)' -p $(PACKAGES_AT_A_TIME) -timeout 25m $$packages
 	CGO_ENABLED=1 $(GOTEST) -vet off -race -short -timeout 15m ./test/sim -args -seeds 6
 
 .PHONY: recordings
@@ -160,13 +163,9 @@ bench: build ## Measure into the folder BENCH: wake.txt, and go.txt for benchsta
 lint: $(GOLANGCI_LINT) ## Lint, and check formatting
 	CGO_ENABLED=0 $(GOLANGCI_LINT) run
 
-# What is built only to be looked at needs no optimisation, which is a third of the work.
-UNOPTIMIZED := -gcflags 'all=-N -l'
-
-.PHONY: vet-darwin
-vet-darwin: ## Build and vet for darwin, tests included
-	GOOS=darwin CGO_ENABLED=0 go build $(UNOPTIMIZED) -o /dev/null ./cmd/wake
-	GOOS=darwin CGO_ENABLED=0 go vet $(UNOPTIMIZED) -tags shareddata,claudecli,agents,kill,disks,fence,torture,mutants ./...
+.PHONY: check-platforms
+check-platforms: ## Type-check all code and tests for the other platforms that are released
+	CGO_ENABLED=0 go run ./test/platforms $(filter-out $(shell go env GOHOSTOS)/$(shell go env GOHOSTARCH),$(PLATFORMS))
 
 .PHONY: fmt
 fmt: $(GOLANGCI_LINT) ## Format the code
@@ -193,8 +192,6 @@ k8s-check: build ## Render the manifests for Kubernetes, and say what is wrong w
 .PHONY: k8s-lab
 k8s-lab: ## Run wake on a real Kubernetes of three nodes on this machine, and break it: K8S_LAB
 	test/k8s/run
-
-PLATFORMS := linux/amd64 linux/arm64 darwin/amd64 darwin/arm64
 
 .PHONY: release
 release: $(KO) ## Build what is released into dist/: binaries, images, bills of materials, checksums

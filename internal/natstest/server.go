@@ -54,10 +54,7 @@ func New(t testing.TB, edits ...func(*server.Options)) *Server {
 		edit(&s.opts)
 	}
 	s.Start(t)
-	t.Cleanup(func() {
-		settle()
-		s.Stop()
-	})
+	t.Cleanup(s.Stop)
 	return s
 }
 
@@ -78,6 +75,7 @@ func (s *Server) Stop() {
 	s.running = nil
 	s.mu.Unlock()
 	if running != nil {
+		settle()
 		running.Shutdown()
 		running.WaitForShutdown()
 	}

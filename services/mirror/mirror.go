@@ -117,7 +117,9 @@ func (m *Mirror) Run(ctx context.Context) error {
 	if err := m.address.Write(m.cfg.File); err != nil {
 		m.logger.Warn("programs aren't told where their sessions are kept", "error", err)
 	}
-	if err := m.open(ctx); err != nil {
+	if err := m.open(ctx); ctx.Err() != nil {
+		return nil
+	} else if err != nil {
 		return err
 	}
 	defer m.closeShelves(context.WithoutCancel(ctx))

@@ -387,6 +387,20 @@ func TestPrices(t *testing.T) {
 	t.Errorf("nothing was used:\n%s", s.story(id))
 }
 
+// A mirror that is ended while it begins has no fault to tell.
+func TestEndedAtTheStart(t *testing.T) {
+	s := newScene(t)
+	m, err := mirror.New(mirror.Config{ID: "n", URL: s.server.URL, File: s.file, Idle: s.idle}, s.log, logtest.Logger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := m.Run(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
 // A batch that is tried again since no answer came is there once, with entries that have no uuid, too.
 func TestTriedAgain(t *testing.T) {
 	s := newScene(t)

@@ -69,6 +69,8 @@ func (g *Gauge) Cramped() bool { return !g.roomy.Load() }
 // room is what a folder must be able to take for an execution to begin.
 const room = 1 << 20
 
+var zeros [room]byte
+
 // noteDisk looks whether the folders have room.
 func (g *Gauge) noteDisk() {
 	var all error
@@ -83,7 +85,7 @@ func (g *Gauge) noteDisk() {
 
 // tryWrite writes a file and removes it: a quota or a mount may refuse what the file system has room for.
 func tryWrite(file string) error {
-	err := os.WriteFile(file, make([]byte, room), 0o600)
+	err := os.WriteFile(file, zeros[:], 0o600)
 	_ = os.Remove(file) // also what there was room for
 	return err
 }
