@@ -44,8 +44,8 @@ func (m *attachment) depth(s speaker) int {
 
 // agentTitle says what a sub-agent is to do, in the fields that tools have for it.
 func agentTitle(input wire.Raw) string {
-	kind, _ := input.Get("subagent_type").Text()
-	what, _ := input.Get("description").Text()
+	kind := input.TextAt("subagent_type")
+	what := input.TextAt("description")
 	return cmp.Or(strings.Trim(kind+": "+what, ": "), timeline.Input(input))
 }
 

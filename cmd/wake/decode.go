@@ -108,7 +108,7 @@ func (d *msgpackDecoder) revealValue(stored []byte) []byte {
 // encodeLine returns the line that the command prints for a value with this JSON form.
 func (d *msgpackDecoder) encodeLine(line []byte, value wire.Raw) ([]byte, error) {
 	whole, err := value, error(nil)
-	if typ, _ := value.Get("type").Text(); d.keys != nil && typ == string(seal.Type) {
+	if typ := value.TextAt("type"); d.keys != nil && typ == string(seal.Type) {
 		whole, err = d.keys.OpenEncoded(value)
 	}
 	if err == nil {

@@ -386,7 +386,7 @@ func (p *process) awaitServices(ctx context.Context) bool {
 	for _, verb := range []string{wire.VerbRuns, wire.VerbSnapshot} {
 		for p.health.Err() == nil {
 			_, err := api.Call[wire.Raw](ctx, p.nc, p.app.names, verb, struct{}{})
-			if e, ok := errors.AsType[*wire.APIError](err); !ok || e.Code != wire.CodeUnreachable {
+			if !wire.HasCode(err, wire.CodeUnreachable) {
 				break // whatever it says, it answers
 			}
 			select {

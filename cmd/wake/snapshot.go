@@ -146,7 +146,7 @@ func lineageText(ancestors []wire.Ancestor) string {
 func inboxText(entries []wire.InboxEntry) string {
 	var all []string
 	for _, e := range entries {
-		kind, _ := e.Command.Get("type").Text()
+		kind := e.Command.TextAt("type")
 		if e.Node != "" {
 			kind += " to " + e.Node
 		}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -62,7 +61,7 @@ func (s *verbSession) stateAt(ctx context.Context, run, at string) (*wire.State,
 		return state, err
 	}
 	state, err := s.StateAt(ctx, run, max(pos, 1)) // 0 would be the present
-	if e, ok := errors.AsType[*wire.APIError](err); ok && e.Code == wire.CodeRunNotFound {
+	if wire.HasCode(err, wire.CodeRunNotFound) {
 		return nil, serviceError(string(wire.CodeNotFound), "wake bookmarks "+run, "run %s had not begun at position %d", run, pos)
 	}
 	return state, err

@@ -2,7 +2,6 @@ package access_test
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"testing"
 
@@ -72,7 +71,7 @@ func TestServiceKnowsWhoAsks(t *testing.T) {
 	}
 	up, _, _ := s.connect(access.User{Name: "up", Role: access.Up})
 	_, err := api.Call[wire.StatusResponse](t.Context(), up, subjects.Default, wire.VerbStatus, wire.StatusRequest{Run: "Mine"})
-	if e, ok := errors.AsType[*wire.APIError](err); !ok || e.Code != wire.CodeDenied {
+	if !wire.HasCode(err, wire.CodeDenied) {
 		t.Errorf("nobody: %v", err)
 	}
 }

@@ -269,6 +269,30 @@ type Options struct {
 	Decide func(context.Context, Permission) Verdict `json:"-"`
 }
 
+// FirstBound names an option that is set and that few programs have a word for; "" if none is. A caller with a bound counts on it.
+func (o Options) FirstBound() string {
+	for _, x := range []struct {
+		name string
+		set  bool
+	}{
+		{"maxTurns", o.MaxTurns > 0},
+		{"maxBudgetUsd", o.MaxBudgetUsd > 0},
+		{"allowedTools", len(o.AllowedTools) > 0},
+		{"disallowedTools", len(o.DisallowedTools) > 0},
+		{"requireApproval", len(o.RequireApproval) > 0},
+		{"systemPrompt", o.SystemPrompt != ""},
+		{"appendSystemPrompt", o.AppendSystemPrompt != ""},
+		{"outputSchema", len(o.OutputSchema) > 0},
+		{"fallbackModel", o.FallbackModel != ""},
+		{"maxTokens", o.MaxTokens > 0},
+	} {
+		if x.set {
+			return x.name
+		}
+	}
+	return ""
+}
+
 // MCPServer is a server of the Model Context Protocol: a command that is spoken with
 // over its pipes, or a URL.
 type MCPServer struct {

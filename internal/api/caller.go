@@ -29,7 +29,7 @@ func (r *request) identifyCaller(ctx context.Context, e Endpoint, header string)
 		return ctx
 	}
 	c, err := access.ReadCaller(header)
-	switch run, _ := r.body.Get("run").Text(); {
+	switch run := r.body.TextAt("run"); {
 	case r.problem != nil:
 	case err != nil:
 		r.problem = &wire.APIError{Code: wire.CodeDenied, Message: "the user of the request isn't known", Hint: "connect with credentials that wake auth makes"}

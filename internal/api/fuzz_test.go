@@ -65,7 +65,7 @@ func FuzzRequests(f *testing.F) {
 			t.Fatalf("%q is answered by %q: %v", request, m.Data, err)
 		}
 		code := m.Header.Get(micro.ErrorCodeHeader)
-		if told, _ := answer.Get("error").Get("code").Text(); told != code {
+		if told := answer.TextAt("error", "code"); told != code {
 			t.Fatalf("%q: the header says %q, the answer %q", request, code, told)
 		}
 		checkAnswer(t, request, answer, wire.ErrorCode(code))
@@ -82,14 +82,14 @@ func checkAnswer(t *testing.T, request []byte, answer wire.Raw, code wire.ErrorC
 		}
 		return
 	}
-	if kind, _ := body.Get("type").Text(); kind != "command" {
+	if kind := body.TextAt("type"); kind != "command" {
 		if got := answer.Get("echo"); code != "" || !bytes.Equal(got, body) {
 			t.Fatalf("%q is answered by %v, %q", request, answer.Any(), code)
 		}
 		return
 	}
-	action, _ := body.Get("action").Text()
-	id, _ := body.Get("requestId").Text()
+	action := body.TextAt("action")
+	id := body.TextAt("requestId")
 	if action != "log" && action != "get_log" && code == "" {
 		t.Fatalf("%q: action %q is obeyed", request, action)
 	}
@@ -103,7 +103,7 @@ func checkAnswer(t *testing.T, request []byte, answer wire.Raw, code wire.ErrorC
 	if params == nil {
 		params = wire.Raw{0x80}
 	}
-	if got, _ := answer.Get("requestId").Text(); got != id || !bytes.Equal(answer.Get("result").Get("echo"), params) {
+	if got := answer.TextAt("requestId"); got != id || !bytes.Equal(answer.Get("result").Get("echo"), params) {
 		t.Fatalf("%q is answered by %v", request, answer.Any())
 	}
 }

@@ -330,7 +330,7 @@ func (w *worker) readRequest(e Endpoint, data []byte) *request {
 	if err != nil {
 		r.problem = badRequest("the request is neither JSON nor msgpack: %v", err)
 	}
-	if kind, _ := r.body.Get("type").Text(); kind == "command" && r.problem == nil {
+	if kind := r.body.TextAt("type"); kind == "command" && r.problem == nil {
 		r.openEnvelope()
 	}
 	return r

@@ -189,16 +189,9 @@ func bookmarkPoint(runID string, b wire.Bookmark) Point {
 	return Point{Run: cmp.Or(b.Run, runID), Label: b.Label, Kind: b.Kind, Node: b.Node, Position: b.Position}
 }
 
-// Resolve finds the point that at names: a label, sfp-<n>, <exec>:start, <exec>:end, or a position in the
-// log. Empty, it is the present of a run that goes on, and of one that has ended
-// the last message or result of a tool before its end, or else the last point at which a node is at work.
-// It fails with a [*wire.APIError].
-func Resolve(ctx context.Context, log eventlog.Reader, runID, at string) (Point, error) {
-	p, _, err := resolvePoint(ctx, log, runID, at)
-	return p, err
-}
-
-// Find is [Resolve] and [State] in one reading of the log.
+// Find finds the point that at names, and the state of the run there: a label, sfp-<n>, <exec>:start, <exec>:end, or a position
+// in the log. Empty, it is the present of a run that goes on, and of one that has ended the last message or result of a tool before
+// its end, or else the last point at which a node is at work. It fails with a [*wire.APIError].
 func Find(ctx context.Context, log eventlog.Reader, runID, at string) (Point, *wire.State, error) {
 	p, s, err := resolvePoint(ctx, log, runID, at)
 	switch {

@@ -125,7 +125,7 @@ func TestPoints(t *testing.T) {
 		t.Error(d)
 	}
 	for at, pos := range map[string]uint64{"sfp-3": two, "good": label, fmt.Sprint(one): one, "": three + 1} {
-		p, err := bookmark.Resolve(t.Context(), log, "r1", at)
+		p, _, err := bookmark.Find(t.Context(), log, "r1", at)
 		if err != nil || p.Position != pos {
 			t.Errorf("%q is %+v, %v; want position %d", at, p, err, pos)
 			continue
@@ -138,11 +138,11 @@ func TestPoints(t *testing.T) {
 		}
 	}
 	for at, want := range map[string]wire.ErrorCode{"sfp-9": wire.CodeNotFound, "nothing": wire.CodeNotFound, "999999": wire.CodeNotFound} {
-		if _, err := bookmark.Resolve(t.Context(), log, "r1", at); code(err) != want {
+		if _, _, err := bookmark.Find(t.Context(), log, "r1", at); code(err) != want {
 			t.Errorf("%q: %v", at, err)
 		}
 	}
-	if _, err := bookmark.Resolve(t.Context(), log, "nobody", ""); code(err) != wire.CodeRunNotFound {
+	if _, _, err := bookmark.Find(t.Context(), log, "nobody", ""); code(err) != wire.CodeRunNotFound {
 		t.Errorf("unknown run: %v", err)
 	}
 
@@ -163,7 +163,7 @@ func TestPoints(t *testing.T) {
 	if d := cmp.Diff(append(want[:3:3], fmt.Sprintf("r2/sfp-4@%d Bash", next)), labels(points)); d != "" {
 		t.Errorf("behind the fork at %d:\n%s", fork, d)
 	}
-	if p, err := bookmark.Resolve(t.Context(), log, "r2", "sfp-2"); err != nil || p.Run != "r1" || p.Position != one {
+	if p, _, err := bookmark.Find(t.Context(), log, "r2", "sfp-2"); err != nil || p.Run != "r1" || p.Position != one {
 		t.Errorf("inherited point: %+v, %v", p, err)
 	}
 
@@ -178,7 +178,7 @@ func TestPoints(t *testing.T) {
 
 	// Of a run that has ended, the last point at which something goes on.
 	s.decide("", &wire.FlowAborted{Reason: "enough"})
-	if p, err := bookmark.Resolve(t.Context(), log, "r1", ""); err != nil || p.Label != "sfp-4" {
+	if p, _, err := bookmark.Find(t.Context(), log, "r1", ""); err != nil || p.Label != "sfp-4" {
 		t.Errorf("of an ended run: %+v, %v", p, err)
 	}
 	_, last, err := log.Bounds(t.Context())
@@ -210,7 +210,7 @@ func TestKept(t *testing.T) {
 	s := tell(t, log, "r1")
 	s.begin(log, "r1")
 	pos := s.decide("", &wire.Checkpoint{Kind: wire.CheckpointLabelled, Label: "good"})
-	p, err := bookmark.Resolve(t.Context(), log, "r1", "good")
+	p, _, err := bookmark.Find(t.Context(), log, "r1", "good")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -332,7 +332,7 @@ func TestNames(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"0", "sfp-0", "sfp-3", "sfp-", "sfp-x", "-1", "99999999999999999999"} {
-		if p, err := bookmark.Resolve(t.Context(), log, "r1", bad); code(err) != wire.CodeNotFound {
+		if p, _, err := bookmark.Find(t.Context(), log, "r1", bad); code(err) != wire.CodeNotFound {
 			t.Errorf("%q is %+v, %v", bad, p, err)
 		}
 	}
@@ -430,7 +430,7 @@ func TestPointsOfNodes(t *testing.T) {
 		}
 	}
 	for _, label := range []string{"b#3:start", "set#1:start", ":end", "b#2:end"} {
-		if p, err := bookmark.Resolve(t.Context(), log, "r1", label); code(err) != wire.CodeNotFound {
+		if p, _, err := bookmark.Find(t.Context(), log, "r1", label); code(err) != wire.CodeNotFound {
 			t.Errorf("%s is %+v, %v", label, p, err)
 		}
 	}

@@ -64,7 +64,7 @@ func TestDropped(t *testing.T) {
 			t.Errorf("the state (-before +now):\n%s", diff)
 		}
 		stop()
-		if _, err := bookmark.Resolve(t.Context(), log, "r1", "sfp-2"); code(err) == "" {
+		if _, _, err := bookmark.Find(t.Context(), log, "r1", "sfp-2"); code(err) == "" {
 			t.Errorf("without a recorder: %v", err)
 		}
 	})

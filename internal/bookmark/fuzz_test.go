@@ -29,7 +29,7 @@ func FuzzResolve(f *testing.F) {
 		f.Add(at)
 	}
 	f.Fuzz(func(t *testing.T, at string) {
-		p, err := bookmark.Resolve(t.Context(), log, "r1", at)
+		p, _, err := bookmark.Find(t.Context(), log, "r1", at)
 		if err != nil {
 			if code(err) == "" || code(err) == wire.CodeInternal {
 				t.Fatalf("%q: %v", at, err)
@@ -46,11 +46,11 @@ func FuzzResolve(f *testing.F) {
 			t.Fatalf("%q is %+v, which isn't listed", at, p)
 		}
 		if p.Label != "" {
-			if again, err := bookmark.Resolve(t.Context(), log, "r1", p.Label); err != nil || again != p {
+			if again, _, err := bookmark.Find(t.Context(), log, "r1", p.Label); err != nil || again != p {
 				t.Fatalf("%q is %+v, and that %+v, %v", at, p, again, err)
 			}
 		}
-		if again, err := bookmark.Resolve(t.Context(), log, "r1", strconv.FormatUint(p.Position, 10)); err != nil || again.Position != p.Position {
+		if again, _, err := bookmark.Find(t.Context(), log, "r1", strconv.FormatUint(p.Position, 10)); err != nil || again.Position != p.Position {
 			t.Fatalf("%q is at %d, and that at %d, %v", at, p.Position, again.Position, err)
 		}
 	})

@@ -3,7 +3,6 @@ package bookmark
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -69,11 +68,10 @@ func (p *pointPage) lastOf(ctx context.Context, runID string, end uint64, limit 
 		begin := run.New(runID)
 		if end > window {
 			s, err := history.StateAt(ctx, p.log, runID, end-window)
-			e, is := errors.AsType[*wire.APIError](err)
 			switch {
 			case err == nil:
 				begin = s
-			case !is || e.Code != wire.CodeRunNotFound: // else it had not begun there
+			case !wire.HasCode(err, wire.CodeRunNotFound): // else it had not begun there
 				return nil, err
 			}
 		}

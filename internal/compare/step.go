@@ -91,7 +91,7 @@ func (s *Step) ofFlow(e *wire.Event) (asked, came []any) {
 		s.What, s.Text = Node, lineOf(e)
 		return []any{"start", p.NodeType, p.Attempt, p.Iteration, p.Input}, nil
 	case *wire.NodeComplete:
-		s.What, s.Text = Node, s.Node+" complete: "+briefText(p.Output)
+		s.What, s.Text = Node, s.Node+" complete: "+p.Output.Plain()
 		return []any{"end"}, []any{essence(p.Output)}
 	case *wire.NodeError:
 		s.What, s.Text, s.Failed = Node, lineOf(e), true
@@ -109,7 +109,7 @@ func (s *Step) ofFlow(e *wire.Event) (asked, came []any) {
 		s.What, s.Text = Edge, fmt.Sprintf("%s goes round, %d", p.EdgeID, p.Iteration)
 		return []any{"loop", p.EdgeID, p.Iteration}, nil
 	case *wire.StatePatch:
-		s.What, s.Text = Change, p.Patch.Path+" = "+briefText(p.Patch.Value)
+		s.What, s.Text = Change, p.Patch.Path+" = "+p.Patch.Value.Plain()
 		return []any{string(p.Patch.Op), p.Patch.Path, p.Patch.Value}, nil
 	case *wire.FlowComplete:
 		s.What, s.Text, s.Failed = Run, lineOf(e), p.Status == wire.FlowStatusFailed
@@ -124,18 +124,6 @@ func (s *Step) ofFlow(e *wire.Event) (asked, came []any) {
 func lineOf(e *wire.Event) string {
 	_, text, _ := timeline.Of(e)
 	return strings.ReplaceAll(text, "\n", " ")
-}
-
-// briefText is a value in short.
-func briefText(v wire.Raw) string {
-	if text, ok := v.Text(); ok {
-		return text
-	}
-	b, err := wire.AppendJSON(nil, v)
-	if err != nil {
-		return ""
-	}
-	return string(b)
 }
 
 // hashValues is a short stand-in for values, the same for the same ones.

@@ -50,7 +50,7 @@ type Item struct {
 
 	words  bool   // a message that makes no call
 	prompt int    // how many messages of the user came before it, in a file
-	epoch  uint64 // of who wrote it, in the log
+	epoch  uint64 // of its writer
 }
 
 // String is the item in words.

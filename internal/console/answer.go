@@ -20,8 +20,8 @@ import (
 // answerTime is how long a link that answers a question is good for, from the alert that tells it.
 const answerTime = 24 * time.Hour
 
-// AnswerLink is a link by which whoever has it answers the question of an alert, once; "" if the alert asks none, or nobody else reaches the
-// console. It names the event that asks: where the agent asks again, also for the same call, that is another question.
+// AnswerLink is a link whose holder answers the question of an alert, once; "" if the alert asks none, or only this machine reaches
+// the console. It names the event that asks: where the agent asks again, also for the same call, that is another question.
 func (s *Console) AnswerLink(a *wire.Alert) string {
 	_, ofCall := a.Data.Get("callId").Text()
 	_, ofPrompt := a.Data.Get("promptId").Text()

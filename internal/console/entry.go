@@ -126,7 +126,7 @@ func describe(run string, pos uint64, e *wire.Event) entry {
 	default:
 		_, x.Text, _ = timeline.Of(e)
 	}
-	x.Command, _ = input.Get("command").Text()
+	x.Command = input.TextAt("command")
 	x.Diff = diffOfEdit(input)
 	x.Input = input
 	x.Output, x.Shown = takePictures(output.Any(), x.Shown)

@@ -2,7 +2,6 @@ package console
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"iter"
 	"net/http"
@@ -83,10 +82,4 @@ func (s *Console) findRun(r *http.Request) (*link, string, error) {
 	}
 	run, err := l.client.Find(r.Context(), r.PathValue("run"))
 	return l, run, err
-}
-
-// isCode reports whether an error has a code.
-func isCode(err error, code wire.ErrorCode) bool {
-	e, ok := errors.AsType[*wire.APIError](err)
-	return ok && e.Code == code
 }

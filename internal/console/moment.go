@@ -95,7 +95,7 @@ func readMoment(r *http.Request, l *link, run string, at uint64) (*moment, error
 // stateAt is the fold of a run's log up to a position; 0: the present.
 func stateAt(ctx context.Context, l *link, run string, at uint64) (*wire.State, error) {
 	state, err := l.client.StateAt(ctx, run, at)
-	if at > 0 && isCode(err, wire.CodeRunNotFound) {
+	if at > 0 && wire.HasCode(err, wire.CodeRunNotFound) {
 		err = &wire.APIError{Code: wire.CodeNotFound, Message: "the run had not begun there"}
 	}
 	return state, err

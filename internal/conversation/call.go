@@ -182,8 +182,8 @@ func readTaskReport(payload wire.Payload) (call, status string) {
 	switch p := payload.(type) {
 	case *wire.RawMessage:
 		if p.Name == taskNotification {
-			call, _ = p.Data.Get("tool_use_id").Text()
-			status, _ = p.Data.Get("status").Text()
+			call = p.Data.TextAt("tool_use_id")
+			status = p.Data.TextAt("status")
 		}
 	case *wire.UserMessage:
 		if p.Source == "synthetic" && strings.HasPrefix(p.Content, taskMessage) {

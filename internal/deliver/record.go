@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"code.wake.dev/wake/internal/pull"
 	"code.wake.dev/wake/internal/seal"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -37,7 +38,7 @@ func (t *target) awaitOwnership(ctx context.Context) error {
 			}
 			continue
 		}
-		pauseFor(ctx, beat)
+		pull.Sleep(ctx, beat)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}

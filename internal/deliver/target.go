@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/pull"
 	"code.wake.dev/wake/internal/seal"
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/internal/tracing"
@@ -81,7 +82,7 @@ func (t *target) run(ctx context.Context) {
 			t.logger.WarnContext(ctx, "delivery waits", "error", err)
 		}
 		quiet = err != nil
-		pauseFor(ctx, retryWait)
+		pull.Sleep(ctx, retryWait)
 	}
 }
 
@@ -89,15 +90,6 @@ func (t *target) signalHint() {
 	select {
 	case t.hint <- struct{}{}:
 	default:
-	}
-}
-
-func pauseFor(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
 	}
 }
 
@@ -261,7 +253,7 @@ func (t *target) showOwner(ctx context.Context) error {
 // deliverNotification sends a notification until the sink has taken it or it is given up. It
 // fails if ctx ends or the record can't be saved.
 func (t *target) deliverNotification(ctx context.Context, n Notification, pos uint64) (err error) {
-	ctx, span := tracing.Deliver(ctx, t.d.log.Tracer(), t.traceDestination(), tracing.Sink(t.name), tracing.SinkType(t.cfg.Type))
+	ctx, span := tracing.Deliver(ctx, t.d.log.Tracer(), t.traceDestination(), tracing.Sink.String(t.name), tracing.SinkType.String(t.cfg.Type))
 	defer func() {
 		tracing.Fail(span, err)
 		span.End()
@@ -277,7 +269,7 @@ func (t *target) deliverNotification(ctx context.Context, n Notification, pos ui
 			return err
 		}
 		err := t.attemptDelivery(ctx, n)
-		span.SetAttributes(tracing.Attempts(t.tried.Count + 1))
+		span.SetAttributes(tracing.Attempts.Int(t.tried.Count + 1))
 		if err == nil {
 			t.taken = n.ID
 			break

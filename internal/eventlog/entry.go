@@ -31,6 +31,14 @@ type Entry struct {
 	Err error
 }
 
+// PayloadOf returns the payload of an entry if it is of the type.
+func PayloadOf[T wire.Payload](e Entry) (p T, ok bool) {
+	if e.Event != nil {
+		p, ok = e.Event.Payload.(T)
+	}
+	return p, ok
+}
+
 // errForeign is the Err of an entry if its subject and envelope disagree.
 var errForeign = errors.New("the event names another run, node or kind than its subject")
 

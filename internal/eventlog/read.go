@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -135,7 +134,7 @@ func (q Selection) filters(b bounds) []string {
 	for _, filter := range q.Subjects {
 		before := len(spelled)
 		for _, subject := range there {
-			if hasSubject(filter, subject) {
+			if subjects.Matches(filter, subject) {
 				spelled = append(spelled, subject)
 			}
 		}
@@ -147,23 +146,6 @@ func (q Selection) filters(b bounds) []string {
 		return wild
 	}
 	return spelled
-}
-
-// hasSubject reports whether a subject, which may have wildcards, has one that is spelled out.
-func hasSubject(filter, subject string) bool {
-	for {
-		token, rest, more := strings.Cut(filter, ".")
-		its, itsRest, itsMore := strings.Cut(subject, ".")
-		switch {
-		case token == ">":
-			return true
-		case token != "*" && token != its, more != itsMore:
-			return false
-		case !more:
-			return true
-		}
-		filter, subject = rest, itsRest
-	}
 }
 
 // lastBounds returns the bounds of a stream with the position of the last event of all. A leader that was deposed

@@ -126,6 +126,6 @@ func (l *Log) Traced(ctx context.Context, service string, entries []Entry, begun
 		}
 	}
 	ctx, span := b.Process(ctx, l.o.Tracer)
-	span.SetAttributes(tracing.Position(entries[len(entries)-1].Pos))
+	span.SetAttributes(tracing.Position.Int64(int64(entries[len(entries)-1].Pos)))
 	return ctx, span
 }

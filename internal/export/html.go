@@ -447,7 +447,7 @@ func safeAlerts(alerts []wire.Alert) []alertRow {
 }
 
 func detailOf(v wire.Raw) *detail {
-	text, cut := cutText(timeline.Sanitize(plainText(v)), maxDetail)
+	text, cut := cutText(timeline.Sanitize(v.Plain()), maxDetail)
 	if text == "" {
 		return nil
 	}

@@ -545,7 +545,7 @@ func (t *tracer) call(h *agentThread, e *wire.Event, call conversation.Call) *ot
 	s.setText(attrToolType, toolFunction)
 	s.setText(attrToolCall, e.CallID)
 	if t.options.Content {
-		s.setText(attrToolArguments, plainText(call.Input))
+		s.setText(attrToolArguments, call.Input.Plain())
 	}
 	return s
 }
@@ -562,7 +562,7 @@ func (t *tracer) called(x *execution, h *agentThread, e *wire.Event, step conver
 	h.since = e.Timestamp
 	s.setFlag(attrDenied, p.Denied)
 	if t.options.Content {
-		s.setText(attrToolResult, plainText(p.ToolOutput))
+		s.setText(attrToolResult, p.ToolOutput.Plain())
 	}
 	if p.Error != "" {
 		s.setError("", p.Error)
@@ -576,18 +576,6 @@ func (t *tracer) completeAgent(s *otlpSpan, p *wire.AgentComplete) {
 	if p.StopReason != "" {
 		s.setAttribute(attrFinishReasons, otlpValue{Array: &array{[]otlpValue{textValue(p.StopReason)}}})
 	}
-}
-
-// plainText is a value as text: itself if it is text, else JSON.
-func plainText(v wire.Raw) string {
-	if s, is := v.Text(); is {
-		return s
-	}
-	b, err := wire.AppendJSON(nil, v)
-	if err != nil {
-		return ""
-	}
-	return string(b)
 }
 
 // finishRun sends what is still open, ended at the last event, and the run.

@@ -59,7 +59,7 @@ func (s *Server) verdict(ctx context.Context, answer wire.CommandResponse, run s
 			break // it is stored
 		}
 		for _, m := range p.messages {
-			if r, ok := record(eventlog.EntryOf(m, n, s.log.Keys())); ok && r.AtPos == at {
+			if r, ok := eventlog.PayloadOf[*wire.CommandReceived](eventlog.EntryOf(m, n, s.log.Keys())); ok && r.AtPos == at {
 				answer.Recorded, answer.Accepted, answer.Reason, answer.Position = true, r.Accepted, r.Reason, m.Pos
 				return answer, nil
 			}
@@ -67,12 +67,4 @@ func (s *Server) verdict(ctx context.Context, answer wire.CommandResponse, run s
 		from = p.next
 	}
 	return answer, nil
-}
-
-func record(e eventlog.Entry) (*wire.CommandReceived, bool) {
-	if e.Event == nil {
-		return nil, false
-	}
-	r, ok := e.Event.Payload.(*wire.CommandReceived)
-	return r, ok
 }

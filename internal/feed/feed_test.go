@@ -57,7 +57,7 @@ func (d *desk) reader() *feed.Reader {
 		if err == nil {
 			return r
 		}
-		if e, ok := errors.AsType[*wire.APIError](err); !ok || e.Code != wire.CodeUnreachable {
+		if !wire.HasCode(err, wire.CodeUnreachable) {
 			d.Fatal(err)
 		}
 	}
@@ -359,7 +359,7 @@ func TestRefusals(t *testing.T) {
 		"run": {Run: "_x"}, "alerts of a node": {Of: wire.TopicAlerts, Run: "r", Node: "a"},
 	} {
 		_, err := api.Call[wire.FeedResponse](t.Context(), d.log.Conn(), subjects.Default, wire.VerbFeed, q)
-		if e, ok := errors.AsType[*wire.APIError](err); !ok || e.Code != wire.CodeBadRequest {
+		if !wire.HasCode(err, wire.CodeBadRequest) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

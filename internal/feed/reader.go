@@ -93,9 +93,9 @@ func (r *Reader) StartRun(ctx context.Context, q wire.RunRequest) error {
 		return err
 	}
 	_, err := askPatiently[wire.StartResponse](ctx, r, wire.VerbStart, q)
-	if e, ok := errors.AsType[*wire.APIError](err); ok && e.Code == wire.CodeTooLarge {
+	if wire.HasCode(err, wire.CodeTooLarge) {
 		return &wire.APIError{
-			Code: e.Code, Message: fmt.Sprintf("flow, input and state of run %s are too large: the server takes %d bytes", q.RunID, r.nc.MaxPayload()),
+			Code: wire.CodeTooLarge, Message: fmt.Sprintf("flow, input and state of run %s are too large: the server takes %d bytes", q.RunID, r.nc.MaxPayload()),
 			Hint: "keep what is large in files of the workspace",
 		}
 	}
@@ -319,16 +319,7 @@ func (f *feedFollower) askNext(ctx context.Context) (wire.FeedResponse, error) {
 
 // mayPass reports whether an error may pass: no recorder answers at present.
 func mayPass(err error) bool {
-	e, ok := errors.AsType[*wire.APIError](err)
-	if !ok {
-		return false
-	}
-	switch e.Code {
-	case wire.CodeUnreachable, wire.CodeTimeout, wire.CodeBusy, wire.CodeInternal:
-		return true
-	default:
-		return false
-	}
+	return wire.HasCode(err, wire.CodeUnreachable, wire.CodeTimeout, wire.CodeBusy, wire.CodeInternal)
 }
 
 // askPatiently asks, for a while also a recorder that is away.
@@ -357,7 +348,7 @@ func (r *Reader) Blob(ctx context.Context, sha256 string) ([]byte, error) {
 	data, err := joinPieces(func(offset int64) (wire.PieceResponse, error) {
 		return askPatiently[wire.PieceResponse](ctx, r, wire.VerbBlob, wire.BlobRequest{Run: r.run, SHA256: sha256, Offset: offset})
 	})
-	if isMissing(err) {
+	if wire.HasCode(err, wire.CodeNotFound) {
 		err = eventlog.ErrBlobMissing
 	}
 	if err == nil {
@@ -374,7 +365,7 @@ func (r *Reader) Session(ctx context.Context, run, session string) ([]byte, erro
 	data, err := joinPieces(func(offset int64) (wire.PieceResponse, error) {
 		return askPatiently[wire.PieceResponse](ctx, r, wire.VerbSession, wire.SessionRequest{Run: run, Session: session, Offset: offset})
 	})
-	if isMissing(err) {
+	if wire.HasCode(err, wire.CodeNotFound) {
 		return nil, nil
 	}
 	return data, err
@@ -385,7 +376,7 @@ func (r *Reader) Pack(ctx context.Context, name string) ([]byte, error) {
 	data, err := joinPieces(func(offset int64) (wire.PieceResponse, error) {
 		return askWithin[wire.PieceResponse](ctx, r, 0, wire.VerbPack, wire.PackRequest{Name: name, Offset: offset})
 	})
-	if isMissing(err) {
+	if wire.HasCode(err, wire.CodeNotFound) {
 		return nil, nil
 	}
 	return data, err
@@ -411,11 +402,6 @@ func joinPieces(ask func(offset int64) (wire.PieceResponse, error)) (data []byte
 	}
 }
 
-func isMissing(err error) bool {
-	e, ok := errors.AsType[*wire.APIError](err)
-	return ok && e.Code == wire.CodeNotFound
-}
-
 // Inline is [eventlog.Log.Inline].
 func (r *Reader) Inline(ctx context.Context, e *wire.Event) (*wire.Event, error) {
 	return eventlog.Inline(ctx, r, e)
@@ -435,7 +421,7 @@ func (r *Reader) Bookmark(ctx context.Context, run, label string) (value []byte,
 
 func (r *Reader) askValue(ctx context.Context, q wire.ValueRequest, place string) (value []byte, revision uint64, err error) {
 	a, err := askPatiently[wire.ValueResponse](ctx, r, wire.VerbValue, q)
-	if isMissing(err) {
+	if wire.HasCode(err, wire.CodeNotFound) {
 		err = jetstream.ErrKeyNotFound
 	}
 	if err != nil {

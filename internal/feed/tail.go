@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/pkg/subjects"
 )
 
 const (
@@ -230,22 +231,5 @@ func sizeOf(m eventlog.Message) int { return len(m.Data) + len(m.Subject) + len(
 
 // matchesAny reports whether a subject is one of those that patterns select.
 func matchesAny(patterns []string, subject string) bool {
-	return slices.ContainsFunc(patterns, func(p string) bool { return matchesSubject(p, subject) })
-}
-
-// matchesSubject reports whether a pattern of tokens, * and > selects a subject.
-func matchesSubject(pattern, subject string) bool {
-	for {
-		p, restP, moreP := strings.Cut(pattern, ".")
-		s, restS, moreS := strings.Cut(subject, ".")
-		switch {
-		case p == ">":
-			return true
-		case p != "*" && p != s, moreP != moreS:
-			return false
-		case !moreP:
-			return true
-		}
-		pattern, subject = restP, restS
-	}
+	return slices.ContainsFunc(patterns, func(p string) bool { return subjects.Matches(p, subject) })
 }

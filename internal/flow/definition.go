@@ -159,11 +159,8 @@ type Audit struct {
 // Gate is which of the edges into a node have to fire.
 type Gate string
 
-// The gates. Both wait until every edge is decided.
-const (
-	GateAll Gate = "all" // the default
-	GateAny Gate = "any"
-)
+// GateAny is met by one edge, the default by all. Both wait until every edge is decided.
+const GateAny Gate = "any"
 
 // Edge leads from one node to another. One with MaxIterations closes a loop.
 type Edge struct {
@@ -247,6 +244,6 @@ func (c Child) About() string {
 	if c.Description != "" {
 		return c.Description
 	}
-	s, _ := c.Flow.Get("description").Text()
+	s := c.Flow.TextAt("description")
 	return s
 }

@@ -119,7 +119,7 @@ nodes:
 	if !bytes.Equal(d.Nodes[0].Input, d.Nodes[1].Input) {
 		t.Error("an alias is not what it stands for")
 	}
-	if got, _ := d.Nodes[2].Input.Get("output").Text(); got != "two\nlines\n" {
+	if got := d.Nodes[2].Input.TextAt("output"); got != "two\nlines\n" {
 		t.Errorf("got %q", got)
 	}
 }
@@ -213,7 +213,7 @@ func TestEmbed(t *testing.T) {
 		t.Fatal(err)
 	}
 	inner := d.Nodes[0].Input.Get("flow")
-	if name, _ := inner.Get("name").Text(); name != "a" {
+	if name := inner.TextAt("name"); name != "a" {
 		t.Errorf("the child is %q", name)
 	}
 	if !strings.Contains(jsonText(t, inner), `"name":"b"`) {

@@ -122,7 +122,7 @@ func (p *planner) executeAsk(id string, n wire.NodeState) bool {
 		return true
 	}
 	for _, c := range p.s.Inbox {
-		if prompt, _ := c.Command.Get("promptId").Text(); prompt == n.PromptID && commandType(c) == "reply" {
+		if prompt := c.Command.TextAt("promptId"); prompt == n.PromptID && commandType(c) == "reply" {
 			p.emit(n.Exec, &wire.InputReceived{
 				Target: id, PromptID: n.PromptID, Content: contentOf(c.Command), By: textOf(c.Command, "by"),
 			})

@@ -94,7 +94,7 @@ func providersOf(s *wire.State, def *flow.Definition) map[string]string {
 			name = flow.Providers[0]
 		}
 		if slices.Contains(flow.Providers, name) { // else it is a binding
-			if agent, _ := n.Input.Get("agent").Text(); name == "acp" && agent != "" && !strings.Contains(agent, "{{") {
+			if agent := n.Input.TextAt("agent"); name == "acp" && agent != "" && !strings.Contains(agent, "{{") {
 				name = agent // of those that speak the Agent Client Protocol
 			}
 			of[n.ID] = name

@@ -70,16 +70,6 @@ func (b *Board) Troubles() []Trouble {
 	return all
 }
 
-// Of returns why a part can't work, or nil.
-func (b *Board) Of(part string) error {
-	for _, t := range b.Troubles() {
-		if t.Part == part {
-			return t.Err
-		}
-	}
-	return nil
-}
-
 // Err says everything that doesn't work, or is nil.
 func (b *Board) Err() error {
 	var all []string

@@ -115,7 +115,7 @@ func recordedEvents(ctx context.Context, log eventlog.Reader, q eventlog.Query, 
 	return func(yield func(eventlog.Entry, error) bool) {
 		for {
 			page, err := api.Call[wire.EventsResponse](ctx, log.Conn(), log.Names(), wire.VerbEvents, ask)
-			if e, ok := errors.AsType[*wire.APIError](err); ok && (e.Code == wire.CodeRunNotFound || e.Code == wire.CodeAmbiguousID) {
+			if wire.HasCode(err, wire.CodeRunNotFound, wire.CodeAmbiguousID) {
 				return // it has no run of exactly this id
 			}
 			if err != nil {

@@ -3,7 +3,6 @@ package history_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
@@ -151,7 +150,7 @@ func TestReadWithoutRecorder(t *testing.T) {
 		logtest.Append(t, w, patch(1))
 		begin(t, log, "young")
 		_, err := read(t, log, eventlog.Query{Run: "old"})
-		if e, ok := errors.AsType[*wire.APIError](err); !ok || e.Code != wire.CodeUnreachable {
+		if !wire.HasCode(err, wire.CodeUnreachable) {
 			t.Errorf("got %v", err)
 		}
 		if all, err := read(t, log, eventlog.Query{Run: "young"}); err != nil || len(all) != 2 {

@@ -94,9 +94,9 @@ func tellStory(events []*wire.Event) (prompt, did string) {
 			if pieces != "" {
 				told = append(told, pieces)
 			}
-			command, _ := p.ToolInput.Get("command").Text()
+			command := p.ToolInput.TextAt("command")
 			if command == "" {
-				command, _ = p.ToolInput.Get("cmd").Text()
+				command = p.ToolInput.TextAt("cmd")
 			}
 			told = append(told, "call "+p.ToolName+" "+command)
 			pieces = ""

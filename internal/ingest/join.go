@@ -243,8 +243,7 @@ func forgetTold(untold map[string]bool, e eventlog.Entry) bool {
 	return true
 }
 
-// tellHeld tells the lines that the log lacks, in the place of who tells the session's file: who does goes on from there, by the keys of
-// the lines.
+// tellHeld tells the lines that the log lacks, in the place of the watcher of the session's file, which goes on from there by their keys.
 func (i *ingestion) tellHeld(ctx context.Context, held []heldLine, untold map[string]bool) error {
 	if len(untold) == 0 {
 		return nil
@@ -266,7 +265,7 @@ func (i *ingestion) tellHeld(ctx context.Context, held []heldLine, untold map[st
 		for _, e := range events {
 			e.ExecID, e.SessionID = i.exec, i.result.RunID
 		}
-		// What stands before the mark is read anew by who tells the file.
+		// The watcher reads anew what stands before the mark.
 		mark := wire.TranscriptRead{File: watched.StreamFile, Digest: hex.EncodeToString(sha256.New().Sum(nil)), Lines: keys}
 		i.result.Events += len(events)
 		_, err := i.worker.Append(ctx, append(events, &wire.Event{ExecID: i.exec, Payload: &mark})...)

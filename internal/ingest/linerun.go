@@ -83,7 +83,7 @@ func (r *lineRun) loadRecorded(ctx context.Context) error {
 	if r.state.Status == wire.RunIdle {
 		return nil
 	}
-	if format, _ := r.state.Input.Get("format").Text(); format != kahn.Format || r.state.Imported == "" {
+	if format := r.state.Input.TextAt("format"); format != kahn.Format || r.state.Imported == "" {
 		return fmt.Errorf("%w, and was not made of lines of KAHN: %s", ErrExists, r.id)
 	}
 	for node, n := range r.state.Nodes {

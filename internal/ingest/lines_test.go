@@ -84,7 +84,7 @@ func TestLines(t *testing.T) {
 	if state.NodeStatus["coder"] != wire.NodeDone || state.NodeStatus["claude-subagent_explore"] != wire.NodeFailed {
 		t.Errorf("%v", state.NodeStatus)
 	}
-	if outcome, _ := state.Outputs["coder"].Get("outcome").Text(); outcome != "partial" {
+	if outcome := state.Outputs["coder"].TextAt("outcome"); outcome != "partial" {
 		t.Errorf("the outcome of coder is %q", outcome)
 	}
 	for _, e := range events {

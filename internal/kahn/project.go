@@ -93,7 +93,7 @@ func (p *Projector) isVoid(e *wire.Event) bool {
 // handleImported passes on the lines of a run that was made of lines.
 func (p *Projector) handleImported(e *wire.Event) bool {
 	if start, ok := e.Payload.(*wire.FlowStart); ok {
-		format, _ := start.Input.Get("format").Text()
+		format := start.Input.TextAt("format")
 		p.verbatim = start.Imported != "" && format == Format
 	}
 	if !p.verbatim {
@@ -345,7 +345,7 @@ func (p *Projector) nodeTask(node string) string {
 	if p.def == nil || p.def.Node(node) == nil {
 		return ""
 	}
-	prompt, _ := p.def.Node(node).Input.Get("prompt").Text()
+	prompt := p.def.Node(node).Input.TextAt("prompt")
 	return firstLine(prompt)
 }
 

@@ -1,7 +1,9 @@
 package keeper
 
 import (
+	"encoding/json"
 	"fmt"
+	"os"
 
 	"code.wake.dev/wake/internal/process"
 )
@@ -20,6 +22,14 @@ type Label struct {
 	// Ends are the places of pieces of texts up to there whose ends, held at first since a secret might begin with them,
 	// the log has as events of their own.
 	Ends []Place `json:"ends,omitempty"`
+}
+
+// labelName is the file of the label, beside the keeper's own folder.
+const labelName = "label"
+
+func readLabel(name string) (l Label, ok bool) {
+	b, err := os.ReadFile(name)
+	return l, err == nil && json.Unmarshal(b, &l) == nil && l.Run != ""
 }
 
 // Place is where the events of a line are in a journal; see wire.Event.

@@ -79,9 +79,8 @@ func (s *Shelf) keeperFolder(l Label) string {
 	return filepath.Join(s.cfg.Dir, hex.EncodeToString(sum[:12]))
 }
 
-// labelName and keyName are files beside a keeper's own folder.
+// keyName is a file beside a keeper's own folder, like labelName.
 const (
-	labelName  = "label"
 	keyName    = "key"
 	keeperName = "keeper"
 
@@ -138,11 +137,6 @@ func (s *Shelf) Mark(l Label) error {
 // journal.
 func (s *Shelf) Find(run, node, exec string) (Label, bool) {
 	return readLabel(filepath.Join(s.keeperFolder(Label{Run: run, Node: node, Exec: exec}), labelName))
-}
-
-func readLabel(name string) (l Label, ok bool) {
-	b, err := os.ReadFile(name)
-	return l, err == nil && json.Unmarshal(b, &l) == nil && l.Run != ""
 }
 
 // List returns the labels of all keepers.

@@ -187,7 +187,7 @@ func (h *Holder) watchLeases(ctx context.Context) {
 		err := h.noteChanges(ctx)
 		h.noteBlind()
 		if err != nil {
-			pauseFor(ctx, h.ttl/10)
+			pull.Sleep(ctx, h.ttl/10)
 			pull.AwaitConnection(ctx, h.js.Conn())
 		}
 	}
@@ -410,16 +410,6 @@ func (h *Holder) Present(runner string) bool {
 		return false
 	}
 	return !h.isFree(key, runner+"?") // the log has no say in it
-}
-
-// pauseFor waits for d or until ctx ends.
-func pauseFor(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
 }
 
 // Lease is the right to act for a run or a node.

@@ -208,11 +208,11 @@ func (b Budget) Text(spent, from wire.Spent) string {
 	if _, ofTokens := b.Share(spent, from); ofTokens {
 		return fmt.Sprintf("%d of %d tokens", spent.Tokens-from.Tokens, b.Tokens)
 	}
-	return fmt.Sprintf("%s of %s", dollarsText(spent.Usd-from.Usd), dollarsText(b.Usd))
+	return fmt.Sprintf("%s of %s", DollarsText(spent.Usd-from.Usd), DollarsText(b.Usd))
 }
 
-// dollarsText is "$0.50"; amounts below a cent have four digits.
-func dollarsText(usd float64) string {
+// DollarsText is "$0.50"; amounts below a cent have four digits.
+func DollarsText(usd float64) string {
 	if usd > 0 && usd < 0.01 {
 		return fmt.Sprintf("$%.4f", usd)
 	}

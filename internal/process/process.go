@@ -28,6 +28,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"time"
 )
@@ -46,6 +47,25 @@ type child struct {
 	tail   *tail
 	spoken *frameMaker // nil unless the program is journalled
 	end    sync.Mutex  // one End at a time
+}
+
+// Text says how a program ended, and when, why it was ended, and its last words, as far as these aren't "".
+func (e Exit) Text(when, reason, words string) string {
+	s := fmt.Sprintf("ended with exit code %d", e.Code)
+	if e.Signal != "" {
+		s = "was ended by signal " + e.Signal
+	}
+	s += when
+	if reason != "" {
+		s += " (" + reason + ")"
+	}
+	if e.Memory != 0 {
+		s += " (" + BoundText(e.Memory) + ")"
+	}
+	if words = strings.TrimSpace(words); words != "" {
+		s += ": " + words
+	}
+	return strings.ToValidUTF8(s, "\uFFFD")
 }
 
 // BoundText says that a bound of memory, in bytes, was reached; "" if it is 0.

@@ -65,7 +65,7 @@ func (p *Projection[V]) saveSpan(ctx context.Context, list []*trackedValue[V]) (
 	}
 	ctx, links := tracing.Join(ctx, origins)
 	return p.log.Tracer().Start(ctx, tracing.ValuesSaved, trace.WithLinks(links...),
-		trace.WithAttributes(tracing.Group(p.c.Service), tracing.Values(len(list))))
+		trace.WithAttributes(tracing.Group.String(p.c.Service), tracing.Values.Int(len(list))))
 }
 
 // saveValue saves one value, or replaces it by what another process has saved.

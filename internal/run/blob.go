@@ -71,7 +71,7 @@ func Ref(v wire.Raw) string {
 	if ref == nil || wire.Unmarshal(v, &m) != nil || len(m) != 1 {
 		return ""
 	}
-	sum, _ := ref.Get("sha256").Text()
+	sum := ref.TextAt("sha256")
 	if b, err := hex.DecodeString(sum); err != nil || len(b) != sha256.Size {
 		return ""
 	}

@@ -32,11 +32,11 @@ func (f *fold) commandReceived(p *wire.CommandReceived) error {
 	if !p.Accepted {
 		return nil
 	}
-	switch commandField(p.Command, "type") {
+	switch p.Command.TextAt("type") {
 	case "send", "reply", "resume", "pause", "abort", "approve", "deny", "bookmark", CommandNotice:
 		f.s.Inbox = append(f.s.Inbox, wire.InboxEntry{
 			ID:   cmp.Or(p.CommandID, fmt.Sprintf("@%d", f.pos.Seq)),
-			Node: commandField(p.Command, "nodeId"), Exec: commandField(p.Command, "execId"), Command: p.Command,
+			Node: p.Command.TextAt("nodeId"), Exec: p.Command.TextAt("execId"), Command: p.Command,
 		})
 		f.trimNotices()
 	}
@@ -46,12 +46,6 @@ func (f *fold) commandReceived(p *wire.CommandReceived) error {
 // removeObeyed takes out the commands that the event obeys.
 func (f *fold) removeObeyed(obeyed func(command wire.Raw) bool) {
 	f.s.Inbox = slices.DeleteFunc(f.s.Inbox, func(c wire.InboxEntry) bool { return obeyed(c.Command) })
-}
-
-// commandField returns a field of a command that is a string.
-func commandField(command wire.Raw, name string) string {
-	s, _ := command.Get(name).Text()
-	return s
 }
 
 func isResumable(command wire.Raw) bool {

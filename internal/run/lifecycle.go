@@ -32,7 +32,7 @@ func (f *fold) flowStart(p *wire.FlowStart) error {
 	if len(p.Labels) > 0 {
 		s.Labels = maps.Clone(p.Labels)
 	}
-	if state := p.Definition.Get("state"); isMap(state) {
+	if state := p.Definition.Get("state"); state.IsMap() {
 		s.State = state
 	}
 	f.addGraph(p.Definition)
@@ -87,7 +87,7 @@ func (f *fold) flowPaused(p *wire.FlowPaused) error {
 	f.stopTime()
 	f.s.Status, f.s.Reason, f.s.PausedAt = wire.RunPaused, p.Reason, f.pos.Seq
 	f.removeObeyed(func(c wire.Raw) bool {
-		t := commandField(c, "type")
+		t := c.TextAt("type")
 		return t == "pause" || t == "abort" && isResumable(c)
 	})
 	return nil
@@ -112,7 +112,7 @@ func (f *fold) flowResumed(p *wire.FlowResumed) error {
 	f.grantTime(givenLimits(p), ended)
 	f.s.ResumedAt, f.s.Held = f.pos.Seq, p.Hold && p.Strategy == strategyManual
 	f.s.Overrides = mergeOverrides(f.s.Overrides, p.Overrides)
-	if dir := commandField(p.Overrides, "workspace"); dir != "" {
+	if dir := p.Overrides.TextAt("workspace"); dir != "" {
 		f.s.Workspace = dir
 	}
 	for _, id := range p.Rerun {
@@ -138,7 +138,7 @@ func (f *fold) flowResumed(p *wire.FlowResumed) error {
 			f.s.Nodes[id] = n
 		}
 	}
-	f.removeObeyed(func(c wire.Raw) bool { return commandField(c, "type") == "resume" })
+	f.removeObeyed(func(c wire.Raw) bool { return c.TextAt("type") == "resume" })
 	return nil
 }
 
@@ -239,7 +239,7 @@ func (f *fold) flowAborted(p *wire.FlowAborted) error {
 	}
 	f.s.Status, f.s.Reason, f.s.PausedAt = wire.RunAborted, p.Reason, 0
 	f.s.EndedAt = f.e.Timestamp
-	f.removeObeyed(func(c wire.Raw) bool { return commandField(c, "type") == "abort" })
+	f.removeObeyed(func(c wire.Raw) bool { return c.TextAt("type") == "abort" })
 	return nil
 }
 
@@ -348,6 +348,6 @@ func (f *fold) addBookmark(p *wire.Checkpoint) {
 	}
 	f.s.Bookmarks = append(kept, b)
 	f.removeObeyed(func(c wire.Raw) bool {
-		return commandField(c, "type") == "bookmark" && commandField(c, "label") == p.Label
+		return c.TextAt("type") == "bookmark" && c.TextAt("label") == p.Label
 	})
 }

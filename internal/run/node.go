@@ -14,23 +14,31 @@ const (
 	errorCancelled = "cancelled"
 )
 
+// idleTarget is the node that a decision is about, which has no execution under way and isn't done.
+func (f *fold) idleTarget(target string) (id string, n wire.NodeState, err error) {
+	if err = f.checkDecision(); err == nil {
+		id, err = f.targetNode(target)
+	}
+	if err != nil {
+		return id, n, err
+	}
+	switch n = f.s.Nodes[id]; {
+	case n.Open():
+		err = f.illegalEvent("%s is not finished", n.Exec)
+	case f.s.NodeStatus[id] == wire.NodeDone:
+		err = f.illegalEvent("node %q is done", id)
+	}
+	return id, n, err
+}
+
 // nodeScheduled begins an execution. A forEach node runs from here on, since its
 // items do.
 func (f *fold) nodeScheduled(p *wire.NodeScheduled) error {
-	if err := f.checkDecision(); err != nil {
-		return err
-	}
-	id, err := f.targetNode(p.Target)
+	id, old, err := f.idleTarget(p.Target)
 	if err != nil {
 		return err
 	}
-	old := f.s.Nodes[id]
-	switch want := ExecID(id, old.Execs+1); {
-	case old.Open():
-		return f.illegalEvent("%s is not finished", old.Exec)
-	case f.s.NodeStatus[id] == wire.NodeDone:
-		return f.illegalEvent("node %q is done", id)
-	case f.e.ExecID != want:
+	if want := ExecID(id, old.Execs+1); f.e.ExecID != want {
 		return f.illegalEvent("the next execution is %s, not %q", want, f.e.ExecID)
 	}
 	n := wire.NodeState{
@@ -91,19 +99,9 @@ func failureOutput(problem string) wire.Raw {
 
 // nodeSkipped settles a node without an execution.
 func (f *fold) nodeSkipped(p *wire.NodeSkipped) error {
-	if err := f.checkDecision(); err != nil {
-		return err
-	}
-	id, err := f.targetNode(p.Target)
+	id, n, err := f.idleTarget(p.Target)
 	if err != nil {
 		return err
-	}
-	n := f.s.Nodes[id]
-	switch {
-	case n.Open():
-		return f.illegalEvent("%s is not finished", n.Exec)
-	case f.s.NodeStatus[id] == wire.NodeDone:
-		return f.illegalEvent("node %q is done", id)
 	}
 	n.Skipped, n.Reason = true, p.Reason
 	f.s.Nodes[id] = n
@@ -285,7 +283,7 @@ func (f *fold) inputReceived(p *wire.InputReceived) error {
 
 func replyTo(prompt string) func(wire.Raw) bool {
 	return func(c wire.Raw) bool {
-		return commandField(c, "type") == "reply" && commandField(c, "promptId") == prompt
+		return c.TextAt("type") == "reply" && c.TextAt("promptId") == prompt
 	}
 }
 

@@ -140,7 +140,7 @@ func AsInterruption(c wire.ToolCall, p *wire.AgentTool, begun bool) (Interruptio
 		i.Message, i.Recommendations = s.Message, s.Recommendations
 		return i, true
 	}
-	status, _ := p.ToolOutput.Get("data").Get("status").Text()
+	status := p.ToolOutput.TextAt("data", "status")
 	if status != string(wire.ToolSealedState) && status != string(wire.ToolDenied) {
 		return Interruption{}, false
 	}

@@ -110,8 +110,3 @@ func setValueAt(v any, path []string, value any) (any, error) {
 	object[key] = child
 	return object, nil
 }
-
-func isMap(v wire.Raw) bool {
-	_, ok := v.Any().(map[string]any)
-	return ok
-}

@@ -121,7 +121,7 @@ func TestApplyWantsBlobsItLooksInto(t *testing.T) {
 	if err := run.Apply(s, last.pos, last.e); err != nil {
 		t.Fatal(err)
 	}
-	if text, _ := s.State.Get("big").Text(); len(text) != 4000 {
+	if text := s.State.TextAt("big"); len(text) != 4000 {
 		t.Errorf("the state has %d bytes of big", len(text))
 	}
 }

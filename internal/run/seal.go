@@ -7,10 +7,8 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// The ways to deal with the open calls of an interrupted agent. All of them seal
-// the call; they differ in what follows.
+// The ways to deal with the open calls of an interrupted agent. All seal the call; by "seal", the default, the agent is told and decides.
 const (
-	SealOpen     = "seal"     // the agent is told and decides; the default
 	SealRollback = "rollback" // its session goes back to its last safe point
 	SealRerun    = "rerun"    // it is told to repeat those that may be repeated
 )

@@ -61,7 +61,7 @@ func TestSealPolicy(t *testing.T) {
 	for _, c := range []struct {
 		call   wire.ToolCall
 		policy string
-	}{{unsafe, run.SealRerun}, {safe, run.SealOpen}, {safe, run.SealRollback}, {safe, ""}} {
+	}{{unsafe, run.SealRerun}, {safe, "seal"}, {safe, run.SealRollback}, {safe, ""}} {
 		want := run.Seal(unsafe, "", false).Recommendations
 		if diff := cmp.Diff(want, run.Seal(c.call, c.policy, false).Recommendations); diff != "" {
 			t.Errorf("%s under %q: %s", c.call.Tool, c.policy, diff)

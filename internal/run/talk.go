@@ -39,10 +39,10 @@ func (f *fold) ccMessage(a actor, p *wire.CCMessage) {
 // the agent has asked.
 func (f *fold) userMessage(a actor, p *wire.UserMessage) {
 	command := f.takeCommand(p.CommandID)
-	notice := commandField(command, "type") == CommandNotice
+	notice := command.TextAt("type") == CommandNotice
 	said := p.Source != "synthetic" && p.Source != "subagent"
 	if f.isOwnAgent(a) && len(a.n.Asked) > 0 && said && !notice {
-		f.removeQuestion(a, commandField(command, "answers"))
+		f.removeQuestion(a, command.TextAt("answers"))
 	}
 	if f.isOwnAgent(a) {
 		f.forkPoint(a.id, p.Point)
@@ -73,19 +73,19 @@ func (f *fold) takeCommand(id string) wire.Raw {
 		return nil
 	}
 	entry := f.s.Inbox[i]
-	if commandField(entry.Command, "type") != CommandNotice {
+	if entry.Command.TextAt("type") != CommandNotice {
 		f.s.Inbox = slices.DeleteFunc(f.s.Inbox, func(c wire.InboxEntry) bool { return c.ID == id })
 		return entry.Command
 	}
 	rest := slices.Clone(f.s.Inbox[i+1:])
-	before := slices.DeleteFunc(f.s.Inbox[:i], func(c wire.InboxEntry) bool { return commandField(c.Command, "type") == CommandNotice })
+	before := slices.DeleteFunc(f.s.Inbox[:i], func(c wire.InboxEntry) bool { return c.Command.TextAt("type") == CommandNotice })
 	f.s.Inbox, f.s.NoticesLost = append(before, rest...), 0
 	return entry.Command
 }
 
 // trimNotices drops the oldest notice if there are too many.
 func (f *fold) trimNotices() {
-	isNotice := func(c wire.InboxEntry) bool { return commandField(c.Command, "type") == CommandNotice }
+	isNotice := func(c wire.InboxEntry) bool { return c.Command.TextAt("type") == CommandNotice }
 	n := 0
 	for _, c := range f.s.Inbox {
 		if isNotice(c) {

@@ -147,8 +147,8 @@ func (f *fold) permissionDecided(a actor, p *wire.PermissionDecided) error {
 		delete(f.s.Tools, key)
 	}
 	f.removeObeyed(func(c wire.Raw) bool {
-		t, node := commandField(c, "type"), commandField(c, "nodeId") // another node may have a call of the same id
-		return (t == "approve" || t == "deny") && commandField(c, "callId") == f.e.CallID && (node == "" || node == a.id)
+		t, node := c.TextAt("type"), c.TextAt("nodeId") // another node may have a call of the same id
+		return (t == "approve" || t == "deny") && c.TextAt("callId") == f.e.CallID && (node == "" || node == a.id)
 	})
 	return nil
 }

@@ -20,7 +20,7 @@ const refKey = "$blob"
 
 // referredBlob returns the object that a value refers to, or "".
 func referredBlob(value []byte) string {
-	sum, _ := wire.Raw(value).Get(refKey).Get("sha256").Text()
+	sum := wire.Raw(value).TextAt(refKey, "sha256")
 	return sum
 }
 

@@ -155,7 +155,7 @@ func TestFold(t *testing.T) {
 	if err := snapshot.Fold(t.Context(), log, s, 0); err != nil {
 		t.Fatal(err)
 	}
-	if got, _ := s.State.Get("big").Text(); got != big || s.Position.Seq != middle {
+	if got := s.State.TextAt("big"); got != big || s.Position.Seq != middle {
 		t.Errorf("the patch is not there: %d bytes, position %d", len(got), s.Position.Seq)
 	}
 }

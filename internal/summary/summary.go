@@ -123,7 +123,7 @@ func (b *Builder) relativePath(e *wire.Event, path string) string {
 
 func (b *Builder) addTool(e *wire.Event, p *wire.AgentTool) {
 	failed := p.Error != "" || p.Denied
-	command, _ := p.ToolInput.Get("command").Text()
+	command := p.ToolInput.TextAt("command")
 	b.addCommand(command, failed, outputText(p.ToolOutput))
 	if failed {
 		problem := p.Error

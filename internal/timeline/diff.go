@@ -36,8 +36,8 @@ func Diff(p *wire.AgentTool) []string {
 	if len(lines) > 0 {
 		return lines
 	}
-	if kind, _ := p.Structured.Get("type").Text(); kind == "create" { // Claude Code tells no diff of a file that is new
-		content, _ := p.ToolInput.Get("content").Text()
+	if kind := p.Structured.TextAt("type"); kind == "create" { // Claude Code tells no diff of a file that is new
+		content := p.ToolInput.TextAt("content")
 		return changedLines("", content)
 	}
 	before, isEdit := p.ToolInput.Get("old_string").Text()

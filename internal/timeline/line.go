@@ -1,6 +1,7 @@
 package timeline
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -67,7 +68,7 @@ func lineOf(e *wire.Event) (wire.LineType, string) {
 	case *wire.UserMessage:
 		return wire.LineUser, userLine(p.Source, p.Content)
 	case *wire.InputReceived:
-		return wire.LineUser, userLine(orElse(p.By, "answer"), valueText(p.Content))
+		return wire.LineUser, userLine(cmp.Or(p.By, "answer"), p.Content.Plain())
 	}
 	if t, text := errorLine(e); text != "" {
 		return t, text
@@ -87,7 +88,7 @@ func errorLine(e *wire.Event) (wire.LineType, string) {
 		}
 		return wire.LineError, agentErrorText(p)
 	case *wire.NodeError:
-		line := joinNonEmpty(": ", e.Node()+" failed"+durationNote(p.DurationMs), orElse(p.Error, p.ErrorType))
+		line := joinNonEmpty(": ", e.Node()+" failed"+durationNote(p.DurationMs), cmp.Or(p.Error, p.ErrorType))
 		if p.RetryAt != 0 {
 			line += "; it goes on at " + utcText(p.RetryAt)
 		}
@@ -108,7 +109,7 @@ func errorLine(e *wire.Event) (wire.LineType, string) {
 		return wire.LineError, joinNonEmpty(", ", "Storage failure: "+p.Message, formatCount(p.Dropped, "event", "dropped"))
 	case *wire.RawMessage:
 		if p.Reason != "" {
-			return wire.LineError, joinNonEmpty(": ", "Unreadable "+orElse(p.Name, "message")+" from "+p.Source, p.Reason)
+			return wire.LineError, joinNonEmpty(": ", "Unreadable "+cmp.Or(p.Name, "message")+" from "+p.Source, p.Reason)
 		}
 	case *wire.AuditCheckpoint:
 		if p.Result == wire.AuditFail {
@@ -145,9 +146,9 @@ func agentErrorText(p *wire.AgentError) string {
 func runLine(e *wire.Event) string {
 	switch p := e.Payload.(type) {
 	case *wire.FlowStart:
-		return joinNonEmpty(" ", "Run started:", orElse(p.FlowName, "unnamed flow")+forRunText(p.ParentRun))
+		return joinNonEmpty(" ", "Run started:", cmp.Or(p.FlowName, "unnamed flow")+forRunText(p.ParentRun))
 	case *wire.RunForked:
-		return fmt.Sprintf("Forked from %s at %s", p.ParentRun, orElse(p.Label, strconv.FormatUint(p.ParentPos, 10)))
+		return fmt.Sprintf("Forked from %s at %s", p.ParentRun, cmp.Or(p.Label, strconv.FormatUint(p.ParentPos, 10)))
 	case *wire.FlowComplete:
 		return "Run complete" + durationNote(p.DurationMs)
 	case *wire.FlowPaused:
@@ -187,17 +188,17 @@ func utcText(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.Date
 // commandText names a command, the node it is for and its sender: the user, or, if the server
 // doesn't name one, the name in the command.
 func commandText(p *wire.CommandReceived) string {
-	s := joinNonEmpty(" ", "Command", textOf(p.Command.Get("type")))
-	if node := textOf(p.Command.Get("nodeId")); node != "" {
+	s := joinNonEmpty(" ", "Command", p.Command.TextAt("type"))
+	if node := p.Command.TextAt("nodeId"); node != "" {
 		s += " to " + node
 	}
-	return s + byText(orElse(p.By, textOf(p.Command.Get("by"))))
+	return s + byText(cmp.Or(p.By, p.Command.TextAt("by")))
 }
 
 // aboutCommand is what a command says, in its most telling field.
 func aboutCommand(command wire.Raw) string {
 	for _, key := range []string{"message", "content", "reason", "label", "callId", "at"} {
-		if s := valueText(command.Get(key)); s != "" {
+		if s := command.Get(key).Plain(); s != "" {
 			return cutText(s, MaxSummary)
 		}
 	}
@@ -218,7 +219,7 @@ func resumedText(p *wire.FlowResumed) string {
 }
 
 func overridesText(settings wire.Raw) string {
-	if s := valueText(settings); s != "" && s != "{}" {
+	if s := settings.Plain(); s != "" && s != "{}" {
 		return "with " + cutText(s, MaxSummary)
 	}
 	return ""
@@ -255,7 +256,7 @@ func agentLine(e *wire.Event) string {
 		return joinNonEmpty(": ", "Agent aborted", p.Reason)
 	case *wire.TurnEnd:
 		if p.IsError {
-			return joinNonEmpty(" · ", "Turn complete ("+orElse(p.Subtype, "error")+")", formatDollars(p.TurnCostUsd))
+			return joinNonEmpty(" · ", "Turn complete ("+cmp.Or(p.Subtype, "error")+")", formatDollars(p.TurnCostUsd))
 		}
 	case *wire.Compaction:
 		return compactionText(p)
@@ -267,7 +268,7 @@ func agentLine(e *wire.Event) string {
 		if s := questionText(p.ToolName, p.ToolInput); s != "" {
 			return AsksQuestion + s
 		}
-		return joinNonEmpty("\n", AsksPermission+p.ToolName, cutText(orElse(Input(p.ToolInput), p.Description), MaxCommand))
+		return joinNonEmpty("\n", AsksPermission+p.ToolName, cutText(cmp.Or(Input(p.ToolInput), p.Description), MaxCommand))
 	case *wire.PermissionDecided:
 		return joinNonEmpty(": ", "Permission "+decisionText(p.Decision)+byText(p.By), p.Note)
 	case *wire.HookFired:
@@ -308,7 +309,7 @@ func todoText(p *wire.TodoChanged) string {
 	next := " all done"
 	for _, item := range slices.Backward(p.Items) {
 		if item.Status == "in_progress" {
-			return s + " " + cutText(orElse(item.ActiveForm, item.Content), MaxSummary)
+			return s + " " + cutText(cmp.Or(item.ActiveForm, item.Content), MaxSummary)
 		}
 		if item.Status != "completed" {
 			next = " next: " + cutText(item.Content, MaxSummary)
@@ -319,7 +320,7 @@ func todoText(p *wire.TodoChanged) string {
 
 // hookText is a line only if the hook changed what happened.
 func hookText(p *wire.HookFired) string {
-	name := orElse(p.HookName, p.HookEvent)
+	name := cmp.Or(p.HookName, p.HookEvent)
 	switch {
 	case p.Error != "":
 		return "Hook " + name + " failed: " + cutText(p.Error, MaxSummary)
@@ -340,7 +341,7 @@ func promptText(prompt wire.Raw) string {
 	var parts []string
 	collectText(prompt.Any(), &parts)
 	if len(parts) == 0 && prompt.Any() != nil {
-		return valueText(prompt)
+		return prompt.Plain()
 	}
 	return strings.Join(parts, "\n")
 }

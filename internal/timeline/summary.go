@@ -1,6 +1,7 @@
 package timeline
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -87,11 +88,11 @@ func detailText(e *wire.Event) string {
 	case *wire.EdgeSkip:
 		return joinNonEmpty(" ", p.From+" → "+p.To, inBrackets(p.Reason))
 	case *wire.StatePatch:
-		return joinNonEmpty(" ", string(p.Patch.Op), p.Patch.Path, "= "+valueText(p.Patch.Value))
+		return joinNonEmpty(" ", string(p.Patch.Op), p.Patch.Path, "= "+p.Patch.Value.Plain())
 	case *wire.TurnStart:
 		return fmt.Sprintf("turn %d %s", e.Turn, p.Model)
 	case *wire.TurnEnd:
-		return joinNonEmpty(" · ", orElse(p.StopReason, p.Subtype), formatDollars(p.TurnCostUsd), formatDuration(p.DurationMs))
+		return joinNonEmpty(" · ", cmp.Or(p.StopReason, p.Subtype), formatDollars(p.TurnCostUsd), formatDuration(p.DurationMs))
 	case *wire.Usage:
 		return joinNonEmpty(" · ", p.Model, formatTokens(p.InputTokens)+" in", formatTokens(p.OutputTokens)+" out", formatDollars(p.CostUsd))
 	case *wire.PromptSystem:
@@ -112,7 +113,7 @@ func detailText(e *wire.Event) string {
 	case *wire.HookFired:
 		return joinNonEmpty(" ", p.HookEvent, p.HookName, p.Decision)
 	case *wire.RawMessage:
-		return joinNonEmpty(": ", joinNonEmpty(" ", p.Source, p.Name), valueText(p.Data))
+		return joinNonEmpty(": ", joinNonEmpty(" ", p.Source, p.Name), p.Data.Plain())
 	case *wire.Checkpoint:
 		return joinNonEmpty(" ", string(p.Kind), p.Label)
 	}

@@ -1,6 +1,7 @@
 package timeline
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -27,7 +28,7 @@ func toolLine(p *wire.AgentTool) string {
 // sealedLine says in which state a crash found a call, what that means, and what
 // to do about it.
 func sealedLine(p *wire.ToolSealed) string {
-	head := FailedCall + orElse(p.ToolName, "tool call") + " (interrupted"
+	head := FailedCall + cmp.Or(p.ToolName, "tool call") + " (interrupted"
 	if p.From != "" {
 		head += ", was " + string(p.From)
 	}
@@ -76,11 +77,11 @@ func Input(input wire.Raw) string {
 		return strings.TrimSpace(ask.Line(questions))
 	}
 	for _, key := range tellingFields() {
-		if s := textOf(input.Get(key)); s != "" {
+		if s := input.TextAt(key); s != "" {
 			return strings.TrimSpace(s)
 		}
 	}
-	if s := valueText(input); s != "{}" && s != "null" {
+	if s := input.Plain(); s != "{}" && s != "null" {
 		return s
 	}
 	return ""
@@ -115,15 +116,15 @@ func Activity(e *wire.Event, cwd string) (string, bool) {
 	case *wire.AgentStart, *wire.AgentInit, *wire.AgentResumed:
 		s = "starting"
 	case *wire.AgentError:
-		if s = orElse(p.Message, p.ErrorType); p.Severity != wire.SeverityWarning {
+		if s = cmp.Or(p.Message, p.ErrorType); p.Severity != wire.SeverityWarning {
 			s = "failing: " + s
 		}
 	case *wire.AgentComplete, *wire.NodeComplete:
 		s = "done"
 	case *wire.NodeError:
-		s = "failed: " + orElse(p.Error, p.ErrorType)
+		s = "failed: " + cmp.Or(p.Error, p.ErrorType)
 		if p.RetryAt != 0 {
-			s = "waiting until " + utcText(p.RetryAt) + ": " + orElse(p.Error, p.ErrorType)
+			s = "waiting until " + utcText(p.RetryAt) + ": " + cmp.Or(p.Error, p.ErrorType)
 		}
 	}
 	return Line(s, 120), s != ""

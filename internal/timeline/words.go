@@ -10,34 +10,6 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// textOf returns the text of a value, or "" if it is none.
-func textOf(v wire.Raw) string {
-	s, _ := v.Text()
-	return s
-}
-
-// valueText returns a string as it is and everything else as JSON.
-func valueText(v wire.Raw) string {
-	if s, ok := v.Text(); ok {
-		return s
-	}
-	if len(v) == 0 {
-		return ""
-	}
-	b, err := wire.AppendJSON(nil, v)
-	if err != nil {
-		return ""
-	}
-	return string(b)
-}
-
-func orElse(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
-}
-
 // joinNonEmpty joins what isn't empty.
 func joinNonEmpty(sep string, parts ...string) string {
 	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), sep)

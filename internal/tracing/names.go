@@ -1,5 +1,7 @@
 package tracing
 
+import "go.opentelemetry.io/otel/attribute"
+
 // The names of OpenTelemetry's semantic conventions that spans of wake's services
 // carry, those of messaging and of calls, of version 1.41.0 as in internal/export;
 // TestNames compares them with package semconv/v1.41.0.
@@ -11,7 +13,7 @@ const (
 	attrOperationType = "messaging.operation.type"
 	attrDestination   = "messaging.destination.name"
 	attrBatch         = "messaging.batch.message_count"
-	attrConsumerGroup = "messaging.consumer.group.name"
+	Group             = attribute.Key("messaging.consumer.group.name")
 	attrRPCSystem     = "rpc.system.name"
 	attrRPCMethod     = "rpc.method"
 	attrErrorType     = "error.type"
@@ -35,19 +37,20 @@ const (
 	RunTakenOver = "take over run"
 	ValuesSaved  = "save values"
 
-	attrRun      = "wake.run.id"
-	attrNode     = "wake.node.id"
-	attrExec     = "wake.exec.id"
-	attrAttempt  = "wake.attempt"
-	attrResumed  = "wake.resumed"
-	attrProvider = "wake.agent.provider"
-	attrCommand  = "wake.command.type"
-	attrAccepted = "wake.command.accepted"
-	attrPosition = "wake.position" // of the last message, in its stream
-	attrAttempts = "wake.attempts" // until it was done, or given up
-	attrValues   = "wake.values"   // number of values saved
-	attrSink     = "wake.sink.name"
-	attrSinkType = "wake.sink.type"
+	// What spans are about.
+	Run      = attribute.Key("wake.run.id")
+	Node     = attribute.Key("wake.node.id")
+	Exec     = attribute.Key("wake.exec.id")
+	Attempt  = attribute.Key("wake.attempt")
+	Resumed  = attribute.Key("wake.resumed")
+	Provider = attribute.Key("wake.agent.provider")
+	Command  = attribute.Key("wake.command.type")
+	Accepted = attribute.Key("wake.command.accepted")
+	Position = attribute.Key("wake.position") // of the last message, in its stream
+	Attempts = attribute.Key("wake.attempts") // until it was done, or given up
+	Values   = attribute.Key("wake.values")   // number of values saved
+	Sink     = attribute.Key("wake.sink.name")
+	SinkType = attribute.Key("wake.sink.type")
 
 	// AttemptFailed is the event of an attempt that a sink didn't take.
 	AttemptFailed = "attempt failed"

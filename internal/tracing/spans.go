@@ -70,7 +70,7 @@ func (b Batch) Process(ctx context.Context, t trace.Tracer) (context.Context, tr
 func (b Batch) spanOptions(ctx context.Context) (context.Context, []trace.SpanStartOption) {
 	more := []attribute.KeyValue{attribute.Int(attrBatch, b.Count)}
 	if b.Group != "" {
-		more = append(more, attribute.String(attrConsumerGroup, b.Group))
+		more = append(more, Group.String(b.Group))
 	}
 	o := []trace.SpanStartOption{trace.WithAttributes(more...), trace.WithTimestamp(b.Begun)}
 	ctx, links := Join(ctx, b.Origins)
@@ -110,48 +110,6 @@ func startSpan(ctx context.Context, t trace.Tracer, kind trace.SpanKind, op, ope
 		attribute.String(attrOperationType, operation), attribute.String(attrDestination, destination)))
 	return t.Start(ctx, op+" "+destination, o...)
 }
-
-// Run is the attribute of a run, and so on; Node is that of one of its nodes.
-func Run(id string) attribute.KeyValue { return attribute.String(attrRun, id) }
-
-// Node is the id of a node.
-func Node(id string) attribute.KeyValue { return attribute.String(attrNode, id) }
-
-// Exec is the id of an execution.
-func Exec(id string) attribute.KeyValue { return attribute.String(attrExec, id) }
-
-// Attempt is the how manieth attempt at a node it is.
-func Attempt(n int) attribute.KeyValue { return attribute.Int(attrAttempt, n) }
-
-// Resumed says whether something goes on that had begun elsewhere.
-func Resumed(is bool) attribute.KeyValue { return attribute.Bool(attrResumed, is) }
-
-// Provider names the provider that drives an agent.
-func Provider(name string) attribute.KeyValue { return attribute.String(attrProvider, name) }
-
-// Command is the type of a command that is known.
-func Command(known string) attribute.KeyValue { return attribute.String(attrCommand, known) }
-
-// Accepted says whether a command was.
-func Accepted(was bool) attribute.KeyValue { return attribute.Bool(attrAccepted, was) }
-
-// Position is where in its stream the last message is.
-func Position(pos uint64) attribute.KeyValue { return attribute.Int64(attrPosition, int64(pos)) }
-
-// Attempts is how often something was tried.
-func Attempts(n int) attribute.KeyValue { return attribute.Int(attrAttempts, n) }
-
-// Values is how many values were saved.
-func Values(n int) attribute.KeyValue { return attribute.Int(attrValues, n) }
-
-// Group is the service that deals with messages.
-func Group(service string) attribute.KeyValue { return attribute.String(attrConsumerGroup, service) }
-
-// Sink is the name of a sink.
-func Sink(name string) attribute.KeyValue { return attribute.String(attrSink, name) }
-
-// SinkType is the type of a sink.
-func SinkType(name string) attribute.KeyValue { return attribute.String(attrSinkType, name) }
 
 // Kind is the kind of an error, for an event of a span.
 func Kind(err error) attribute.KeyValue { return attribute.String(attrErrorType, ErrorType(err)) }

@@ -40,7 +40,7 @@ func TestNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	ours, _, _ := bytes.Cut(source, []byte("// Names of wake's own."))
-	names := regexp.MustCompile(`= +"([^"]+)"`).FindAllSubmatch(ours, -1)
+	names := regexp.MustCompile(`= +(?:attribute\.Key\()?"([^"]+)"`).FindAllSubmatch(ours, -1)
 	if len(names) < len(known) {
 		t.Fatalf("%d names", len(names))
 	}

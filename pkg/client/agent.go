@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -74,7 +73,7 @@ func (c *Client) Agent(ctx context.Context, runID string) (*Agent, error) {
 }
 
 func unknownAgent(runID string, err error) error {
-	if e, ok := errors.AsType[*wire.APIError](err); ok && e.Code == wire.CodeRunNotFound {
+	if wire.HasCode(err, wire.CodeRunNotFound) {
 		return &wire.APIError{
 			Code: wire.CodeAgentNotFound, Message: fmt.Sprintf("no run %q is stored", runID),
 			Hint: "check the server and the prefix, and see `wake runs`",
@@ -86,7 +85,7 @@ func unknownAgent(runID string, err error) error {
 // Exists reports whether a resume would find a run with a flow that can be read.
 func (c *Client) Exists(ctx context.Context, runID string) (bool, error) {
 	s, err := c.State(ctx, runID)
-	if e, ok := errors.AsType[*wire.APIError](err); ok && (e.Code == wire.CodeRunNotFound || e.Code == wire.CodeBadRequest) {
+	if wire.HasCode(err, wire.CodeRunNotFound, wire.CodeBadRequest) {
 		return false, nil
 	}
 	if err != nil {
@@ -362,7 +361,7 @@ func (a *Agent) On(kind string, f func(Event)) error {
 // It may be called again after ctx has ended, and then goes on where it was.
 func (a *Agent) Wait(ctx context.Context) (*wire.State, error) {
 	s, err := a.client.StateAt(ctx, a.ID, a.from-1)
-	if e, ok := errors.AsType[*wire.APIError](err); ok && e.Code == wire.CodeRunNotFound {
+	if wire.HasCode(err, wire.CodeRunNotFound) {
 		s, err = run.New(a.ID), nil // a fork that is about to begin
 	}
 	if err != nil {

@@ -7,7 +7,6 @@ package client
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -126,7 +125,7 @@ func (c *Client) Find(ctx context.Context, ref string) (string, error) {
 // matches.
 func (c *Client) FindSession(ctx context.Context, session string) (string, error) {
 	runID, err := c.Find(ctx, session)
-	if e, ok := errors.AsType[*wire.APIError](err); ok && e.Code == wire.CodeRunNotFound {
+	if wire.HasCode(err, wire.CodeRunNotFound) {
 		return "", &wire.APIError{
 			Code: wire.CodeSessionNotFound, Message: fmt.Sprintf("no run has an agent with session %q", session),
 			Hint: "see `wake status RUN` for the sessions of a run",

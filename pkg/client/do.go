@@ -74,7 +74,7 @@ func (c *Client) awaitRecord(ctx context.Context, runID, id string, from uint64)
 				if err != nil {
 					return // time is over, or the log is another one
 				}
-				if p, ok := receivedCommand(e); ok && p.CommandID == id {
+				if p, ok := eventlog.PayloadOf[*wire.CommandReceived](e); ok && p.CommandID == id {
 					found <- e
 					stop()
 					return
@@ -89,14 +89,6 @@ func (c *Client) awaitRecord(ctx context.Context, runID, id string, from uint64)
 	default:
 		return nil, ctx.Err()
 	}
-}
-
-func receivedCommand(e eventlog.Entry) (*wire.CommandReceived, bool) {
-	if e.Event == nil {
-		return nil, false
-	}
-	p, ok := e.Event.Payload.(*wire.CommandReceived)
-	return p, ok
 }
 
 // rejectionError is the error of a reason "CODE: text".

@@ -42,7 +42,7 @@ func TestStateAt(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got, _ := state.State.Get("v").Text(); got != want || len(state.Tools) != 1 && (pos == between || pos == two) {
+			if got := state.State.TextAt("v"); got != want || len(state.Tools) != 1 && (pos == between || pos == two) {
 				t.Errorf("snapshot at %d: at %d it is %q, want %q; open calls %v", at, pos, got, want, state.Tools)
 			}
 		}

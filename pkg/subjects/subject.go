@@ -67,11 +67,6 @@ func (n Names) QueueNode(pool string) string { return n.joinTokens("queue", "nod
 // AllQueueNodes returns the filter of node executions of all pools.
 func (n Names) AllQueueNodes() string { return n.joinTokens("queue", "node", "*") }
 
-// ParseQueueNode is the reverse of [Names.QueueNode]; see [Names.ParseEvent].
-func (n Names) ParseQueueNode(subject string) (pool string, err error) {
-	return firstID(n.parseSubject(subject, "queue.node", 1))
-}
-
 // Alert returns the subject of an alert, wake.alerts.<run>.<node>.<kind>.<key>.
 // It ends in the alert's key, so that each alert has its own subject.
 func (n Names) Alert(run, node, kind, key string) string {
@@ -115,9 +110,21 @@ func (n Names) Ingest(process string) string { return n.joinTokens("ingest", Esc
 // AllIngest returns the filter of the pieces that all processes take.
 func (n Names) AllIngest() string { return n.joinTokens("ingest", "*") }
 
-// ParseAPI is the reverse of [Names.API]; see [Names.ParseEvent].
-func (n Names) ParseAPI(subject string) (verb string, err error) {
-	return firstID(n.parseSubject(subject, "api", 1))
+// Matches reports whether a filter of tokens, * and > selects a subject.
+func Matches(filter, subject string) bool {
+	for {
+		token, rest, more := strings.Cut(filter, ".")
+		its, itsRest, itsMore := strings.Cut(subject, ".")
+		switch {
+		case token == ">":
+			return true
+		case token != "*" && token != its, more != itsMore:
+			return false
+		case !more:
+			return true
+		}
+		filter, subject = rest, itsRest
+	}
 }
 
 func (n Names) joinTokens(tokens ...string) string {

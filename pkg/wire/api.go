@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -66,8 +67,6 @@ const (
 	CodeDenied ErrorCode = "PERMISSION_DENIED" // the credentials don't cover this
 
 	CodeFlowInvalid     ErrorCode = "FLOW_INVALID"              // the flow has an error
-	CodeUnknownProvider ErrorCode = "UNKNOWN_PROVIDER"          // the runner has no such agent
-	CodeFixtureMissing  ErrorCode = "FIXTURE_MISSING"           // there is no recorded call to play
 	CodeWorkspaceLost   ErrorCode = "WORKSPACE_LOST"            // the folder of the run is on a runner that is gone
 	CodeSessionNotFound ErrorCode = "SESSION_NOT_FOUND"         // no agent has this session
 	CodeAgentNotFound   ErrorCode = "AGENT_NOT_FOUND"           // no run has this id (pkg/client)
@@ -94,6 +93,12 @@ func (e *APIError) Error() string {
 		return e.Message
 	}
 	return e.Message + ": " + strings.Join(e.Matches, ", ")
+}
+
+// HasCode reports whether err is an [APIError] with one of codes.
+func HasCode(err error, codes ...ErrorCode) bool {
+	e, ok := errors.AsType[*APIError](err)
+	return ok && slices.Contains(codes, e.Code)
 }
 
 // ErrorResponse is an answer that says why there is none.
@@ -230,6 +235,9 @@ type Lag struct {
 
 // EventsBehind is [Lag.Behind], of any answer that has a lag.
 func (l Lag) EventsBehind() uint64 { return l.Behind }
+
+// SetLag sets the lag of an answer.
+func (l *Lag) SetLag(of Lag) { *l = of }
 
 // LogResponse is a page of a log. An answer that would be too large for one
 // message has fewer lines than were asked for: of the tail the last ones, else

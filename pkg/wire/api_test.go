@@ -43,7 +43,7 @@ func TestAnswersSurviveTheWire(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, field := range map[string]string{"agentId": "sentinella", "runtime": "12m", "lastActivityAge": "30s ago", "runId": "r1"} {
-		if got, _ := raw.Get(name).Text(); got != field {
+		if got := raw.TextAt(name); got != field {
 			t.Errorf("%s is %q, want %q: the fields of seeds/004 are on top", name, got, field)
 		}
 	}

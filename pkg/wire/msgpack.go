@@ -12,7 +12,6 @@ const (
 	codeFalse   = 0xc2
 	codeTrue    = 0xc3
 	codeBin8    = 0xc4
-	codeBin16   = 0xc5
 	codeBin32   = 0xc6
 	codeFloat   = 0xca
 	codeDouble  = 0xcb

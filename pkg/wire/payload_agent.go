@@ -266,11 +266,9 @@ const (
 	PricesFile    = "file"    // in the runner's file of prices
 )
 
-// Where the usage of a model call was told, other than in what its agent printed.
-const (
-	SourceTranscript = "transcript" // in the session file that was read
-	SourceRecovered  = "recovered"  // in the session's file, since the process that made the call was gone
-)
+// SourceRecovered is where the usage of a model call was told: in the session's file, since the process that made
+// the call was gone.
+const SourceRecovered = "recovered"
 
 // Priority is how urgent a worker's message is.
 type Priority string

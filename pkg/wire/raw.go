@@ -111,8 +111,27 @@ func (r Raw) Text() (string, bool) {
 	return string(s), true
 }
 
-// Get returns the value of a key, or nil if the value is no map or lacks it.
-func (r Raw) Get(key string) Raw {
+// Get returns the value at a path of keys, or nil if there is none.
+func (r Raw) Get(path ...string) Raw {
+	for _, key := range path {
+		r = r.valueOf(key)
+	}
+	return r
+}
+
+// TextAt returns the text at a path of keys, or "".
+func (r Raw) TextAt(path ...string) string {
+	s, _ := r.Get(path...).Text()
+	return s
+}
+
+// IsMap reports whether the value is a map.
+func (r Raw) IsMap() bool {
+	_, is := r.Any().(map[string]any)
+	return is
+}
+
+func (r Raw) valueOf(key string) Raw {
 	n, rest, err := readMapHeader(r)
 	if err != nil {
 		return nil

@@ -100,7 +100,7 @@ func (s spending) crossBudget(in input) (spending, []finding, int64) {
 		}
 		s.Told = b
 		f := budgetFinding(in, wire.SeverityWarning, "usd"+formatNumber(b))
-		f.Text, f.Data = fmt.Sprintf(textSpent, formatDollars(s.Usd), formatDollars(b)), budgetData(s.Usd, b)
+		f.Text, f.Data = fmt.Sprintf(textSpent, ledger.DollarsText(s.Usd), ledger.DollarsText(b)), budgetData(s.Usd, b)
 		return s, []finding{f}, 0
 	}
 	spent, ofTokens := own.Share(s.sum(), s.From)
@@ -118,7 +118,7 @@ func (s spending) crossBudget(in input) (spending, []finding, int64) {
 		f.Text = fmt.Sprintf(textUsed, formatCount(tokens, "token"), own.Tokens)
 		f.Data = map[string]any{"tokens": tokens, "budgetTokens": own.Tokens, "costUsd": usd, "currentCost": usd}
 	} else {
-		f.Text, f.Data = fmt.Sprintf(textSpent, formatDollars(usd), formatDollars(own.Usd)), budgetData(usd, own.Usd)
+		f.Text, f.Data = fmt.Sprintf(textSpent, ledger.DollarsText(usd), ledger.DollarsText(own.Usd)), budgetData(usd, own.Usd)
 	}
 	return s, []finding{f}, 0
 }
@@ -182,6 +182,6 @@ func (l *daySum) crossBudget(b Budget) (found []finding, budget float64) {
 	day := time.UnixMilli(l.day * dayMs).UTC().Format(time.DateOnly)
 	return []finding{{
 		Kind: kindBudget, Severity: wire.SeverityWarning, NodeID: wire.RunNode, Armed: uint64(max(l.day, 0)), Level: "day-usd" + formatNumber(budget),
-		Text: fmt.Sprintf(textSpentDay, formatDollars(l.sum), day, formatDollars(budget)), Event: "budget_alert", Data: budgetData(l.sum, budget),
+		Text: fmt.Sprintf(textSpentDay, ledger.DollarsText(l.sum), day, ledger.DollarsText(budget)), Event: "budget_alert", Data: budgetData(l.sum, budget),
 	}}, budget
 }

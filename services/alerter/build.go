@@ -75,10 +75,10 @@ func (l *limits) matchCommand(input string) (buildCommand, bool) {
 // refused or interrupted, or goes on in the background.
 func (s builds) addCall(in input, p *wire.AgentTool) (builds, []finding) {
 	if p.Denied || p.Error == wire.CallInterrupted || isRejection(p.Error) || neverBegan(p.Error) || !slices.Contains(in.Limits.Build.Tools, p.ToolName) ||
-		textField(p.Structured, "backgroundTaskId") != "" {
+		p.Structured.TextAt("backgroundTaskId") != "" {
 		return s, nil
 	}
-	o, ok := in.Limits.matchCommand(textField(p.ToolInput, "command"))
+	o, ok := in.Limits.matchCommand(p.ToolInput.TextAt("command"))
 	if !ok {
 		return s, nil
 	}
@@ -97,7 +97,7 @@ func (s builds) endNode(in input, output wire.Raw, problem string) (builds, []fi
 		return s, nil
 	}
 	s.Exec = withoutKey(s.Exec, node)
-	return s.noteOutcome(in, node+"\n"+o.Name, o, problem, parseOutput(textField(output, "stdout")+"\n"+textField(output, "stderr")))
+	return s.noteOutcome(in, node+"\n"+o.Name, o, problem, parseOutput(output.TextAt("stdout")+"\n"+output.TextAt("stderr")))
 }
 
 // noteOutcome tells what has become of a build.
@@ -188,7 +188,7 @@ func outputOf(p *wire.AgentTool) string {
 		}
 	}
 	if len(all) == 0 {
-		return textField(p.ToolOutput, "stdout") + textField(p.ToolOutput, "output")
+		return p.ToolOutput.TextAt("stdout") + p.ToolOutput.TextAt("output")
 	}
 	return strings.Join(all, "\n")
 }

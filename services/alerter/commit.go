@@ -48,8 +48,8 @@ func (s commits) detect(in input) (commits, []finding, int64) {
 		case *wire.AgentTool:
 			s = s.addCall(in, p)
 		case *wire.RawMessage:
-			if strings.HasSuffix(p.Name, vcsNotice) && textField(p.Data, "kind") == "commit" {
-				s = s.addNotice(in, textField(p.Data, "branch"))
+			if strings.HasSuffix(p.Name, vcsNotice) && p.Data.TextAt("kind") == "commit" {
+				s = s.addNotice(in, p.Data.TextAt("branch"))
 			}
 		case *wire.ExecStart:
 			if gitCommit().MatchString(clipText(p.Command, maxCommand)) {
@@ -57,7 +57,7 @@ func (s commits) detect(in input) (commits, []finding, int64) {
 			}
 		case *wire.NodeComplete:
 			if s.Exec[node] {
-				s = s.addPrintedCommits(in, textField(p.Output, "stdout"))
+				s = s.addPrintedCommits(in, p.Output.TextAt("stdout"))
 			}
 			s, found = s.endNode(in, node)
 		case *wire.NodeError, *wire.NodeCancelled, *wire.AgentComplete, *wire.AgentPaused, *wire.AgentAborted:
@@ -66,13 +66,7 @@ func (s commits) detect(in input) (commits, []finding, int64) {
 			s, found = s.flushChosen(func(agentCommits) bool { return true })
 		}
 	}
-	var deadline int64
-	for _, k := range s.Agents {
-		if k.First > 0 && (deadline == 0 || k.Until < deadline) {
-			deadline = k.Until
-		}
-	}
-	return s, found, deadline
+	return s, found, earliest(s.Agents, func(k agentCommits) int64 { return k.Until })
 }
 
 // addCall looks for commits in what a call has done. Only one that succeeded counts.
@@ -80,8 +74,8 @@ func (s commits) addCall(in input, p *wire.AgentTool) commits {
 	agent := agentOf(in.Event)
 	k := s.Agents[agent]
 	messages := commitsOf(p)
-	if p.Error == "" && len(messages) == 0 && k.Notices > 0 && gitCommit().MatchString(textField(p.ToolInput, "command")) {
-		messages = []string{messageOf(textField(p.ToolInput, "command"))}
+	if p.Error == "" && len(messages) == 0 && k.Notices > 0 && gitCommit().MatchString(p.ToolInput.TextAt("command")) {
+		messages = []string{messageOf(p.ToolInput.TextAt("command"))}
 	}
 	notices := k.Notices
 	k.Notices = 0
@@ -180,8 +174,8 @@ func commitsOf(p *wire.AgentTool) []string {
 	if p.Error != "" || p.Denied {
 		return nil
 	}
-	input := textField(p.ToolInput, "command")
-	sha := textField(p.Structured, "gitOperation", "commit", "sha")
+	input := p.ToolInput.TextAt("command")
+	sha := p.Structured.TextAt("gitOperation", "commit", "sha")
 	if sha == "" && !gitCommit().MatchString(input) {
 		return nil
 	}

@@ -54,6 +54,6 @@ func outputText(output wire.Raw) string {
 	if s, ok := output.Get("text").Text(); ok {
 		return s
 	}
-	s, _ := output.Get("stdout").Text()
+	s := output.TextAt("stdout")
 	return s
 }

@@ -158,3 +158,13 @@ func fittingLabels(labels map[string]string) map[string]string {
 	}
 	return fit
 }
+
+// earliest is the first of the times of values, 0 left out; 0 if there is none.
+func earliest[V any](values map[string]V, at func(V) int64) (first int64) {
+	for _, v := range values {
+		if t := at(v); t > 0 && (first == 0 || t < first) {
+			first = t
+		}
+	}
+	return first
+}

@@ -229,7 +229,7 @@ func agentOf(e *wire.Event) string { return e.Node() + "\n" + e.Parent }
 // isDeliberateEnd reports whether a process died because it was told to: what ended it
 // says why.
 func isDeliberateEnd(p *wire.AgentError) bool {
-	return p.ErrorType == wire.ErrorProcessDied && textField(p.Details, "reason") != ""
+	return p.ErrorType == wire.ErrorProcessDied && p.Details.TextAt("reason") != ""
 }
 
 // withoutNode returns the entries of other nodes than the given one, of a map with

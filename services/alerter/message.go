@@ -42,9 +42,9 @@ func (s messages) detect(in input) (messages, []finding, int64) {
 	case *wire.AgentTool:
 		told, open := s.Calls[call]
 		s.Calls = withoutKey(s.Calls, call)
-		text := textField(p.ToolInput, "message")
+		text := p.ToolInput.TextAt("message")
 		if open && !told && p.Error == "" && !p.Denied && text != "" {
-			priority := wire.Priority(textField(p.ToolInput, "priority"))
+			priority := wire.Priority(p.ToolInput.TextAt("priority"))
 			return s, []finding{messageFinding(in, &wire.CCMessage{Text: text, Priority: priority})}, 0
 		}
 	case *wire.NodeComplete, *wire.NodeError, *wire.NodeCancelled:

@@ -64,13 +64,7 @@ func (s milestones) detect(in input) (milestones, []finding, int64) {
 			s, found = s.flushChosen(func(todoList) bool { return true })
 		}
 	}
-	var deadline int64
-	for _, l := range s.Lists {
-		if l.Until > 0 && (deadline == 0 || l.Until < deadline) {
-			deadline = l.Until
-		}
-	}
-	return s, found, deadline
+	return s, found, earliest(s.Lists, func(l todoList) int64 { return l.Until })
 }
 
 // noteChange compares a list with the one before.

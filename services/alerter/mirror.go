@@ -17,7 +17,7 @@ func mirrorFindings(in input) []finding {
 	if !is || p.Name != wire.MirrorError {
 		return nil
 	}
-	why := timeline.Line(textField(p.Data, "error"), maxError)
+	why := timeline.Line(p.Data.TextAt("error"), maxError)
 	return []finding{{
 		Kind: kindMirror, Severity: wire.SeverityError, NodeID: in.Event.Node(), ExecID: in.Event.ExecID, Armed: in.Pos,
 		Text:  fmt.Sprintf(textMirror, why),

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"code.wake.dev/wake/internal/ledger"
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -156,7 +157,7 @@ func (x again) finding(in input, p *wire.AgentTool, what, text string, count, th
 	cost := ""
 	switch {
 	case usd > 0:
-		cost = " (" + formatDollars(usd) + ")"
+		cost = " (" + ledger.DollarsText(usd) + ")"
 	case tokens > 0:
 		cost = " (" + formatCount(tokens, "token") + ")"
 	}
@@ -181,7 +182,7 @@ func (x again) finding(in input, p *wire.AgentTool, what, text string, count, th
 func editOf(p *wire.AgentTool) (key, left string, ok bool) {
 	field := func(names ...string) string {
 		for _, name := range names {
-			if s := textField(p.ToolInput, name); s != "" {
+			if s := p.ToolInput.TextAt(name); s != "" {
 				return s
 			}
 		}
@@ -212,7 +213,7 @@ func waits(p *wire.AgentTool) bool {
 	case "BashOutput", "TaskOutput", "AgentOutput", "AgentOutputTool", "Monitor", "Sleep", "Wait", "wait", "ScheduleWakeup":
 		return true
 	}
-	command := textField(p.ToolInput, "command")
+	command := p.ToolInput.TextAt("command")
 	return strings.Contains(command, "sleep ") || strings.Contains(command, "wait ")
 }
 

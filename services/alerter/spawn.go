@@ -49,13 +49,7 @@ func (s spawns) detect(in input) (spawns, []finding, int64) {
 			s, found = s.flushChosen(func(spawn) bool { return true })
 		}
 	}
-	var deadline int64
-	for _, k := range s.Agents {
-		if deadline == 0 || k.Until < deadline {
-			deadline = k.Until
-		}
-	}
-	return s, found, deadline
+	return s, found, earliest(s.Agents, func(k spawn) int64 { return k.Until })
 }
 
 func (s spawns) addSpawn(in input, p *wire.ToolIntent) spawns {
@@ -93,7 +87,7 @@ func spawnLabel(input wire.Raw) string {
 // callArgument returns a text argument of a call, also from input that is no object
 // but the beginning of one as JSON.
 func callArgument(input wire.Raw, key string) string {
-	if s := textField(input, key); s != "" {
+	if s := input.TextAt(key); s != "" {
 		return s
 	}
 	partial, ok := input.Text()

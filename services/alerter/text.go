@@ -8,7 +8,6 @@ import (
 	"unicode/utf8"
 
 	"code.wake.dev/wake/internal/timeline"
-	"code.wake.dev/wake/pkg/wire"
 )
 
 // All that alerts say, in English. What agents, tools and people wrote goes
@@ -133,14 +132,6 @@ func formatSpan(d time.Duration) string {
 	return formatCount(int64(d/time.Minute), "minute")
 }
 
-// formatDollars is "$0.50"; amounts below a cent have four digits.
-func formatDollars(usd float64) string {
-	if usd > 0 && usd < 0.01 {
-		return fmt.Sprintf("$%.4f", usd)
-	}
-	return fmt.Sprintf("$%.2f", usd)
-}
-
 // formatSize is "8.2 GiB".
 func formatSize(n uint64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
@@ -162,13 +153,4 @@ func firstLine(s string) string {
 		}
 	}
 	return ""
-}
-
-// textField is a text field of a value, "" if there is none.
-func textField(v wire.Raw, path ...string) string {
-	for _, key := range path {
-		v = v.Get(key)
-	}
-	s, _ := v.Text()
-	return s
 }

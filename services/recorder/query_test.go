@@ -691,7 +691,7 @@ func TestEvents(t *testing.T) {
 	if err != nil || json.Events[0].Data != nil || json.Events[1].Mark != "bad" || string(json.Events[1].Data) != "\xc1 no event" {
 		t.Fatalf("JSON: %+v, %v", json, err)
 	}
-	if prompt, _ := json.Events[0].Event.Get("prompt").Text(); prompt != "Deploy?" {
+	if prompt := json.Events[0].Event.TextAt("prompt"); prompt != "Deploy?" {
 		t.Errorf("JSON: prompt %q", prompt)
 	}
 }

@@ -24,32 +24,33 @@ func (r *Recorder) newService() api.Service {
 	}
 }
 
+// derived answers a verb from what is derived: it catches up before, and the answer says what it lacks.
+func derived[Q, A any, P interface {
+	*A
+	SetLag(wire.Lag)
+}](r *Recorder, verb, action string, ask func(ctx context.Context, q Q, now time.Time, limit int) (A, error)) api.Endpoint {
+	return api.Handle(verb, action, func(ctx context.Context, q Q, f api.Form) (A, error) {
+		lag := r.catchUp(ctx, &r.derived)
+		answer, err := ask(ctx, q, time.Now(), f.Limit)
+		P(&answer).SetLag(lag)
+		return answer, withLagHint(err, lag)
+	})
+}
+
 // runEndpoints answers what is asked about one run.
 func (r *Recorder) runEndpoints() []api.Endpoint {
 	s := r.store
 	return []api.Endpoint{
-		api.Handle(wire.VerbLog, "get_log", func(ctx context.Context, q wire.LogRequest, f api.Form) (wire.LogResponse, error) {
-			lag := r.catchUp(ctx, &r.derived)
-			log, err := s.Answers.Log(ctx, q, time.Now(), f.Limit)
-			log.Lag = lag
-			return log, withLagHint(err, lag)
-		}).OfRun(),
-		api.Handle(wire.VerbStatus, "", func(ctx context.Context, q wire.StatusRequest, f api.Form) (wire.StatusResponse, error) {
-			lag := r.catchUp(ctx, &r.derived)
-			status, err := s.Answers.Status(ctx, q, time.Now(), f.Limit)
+		derived(r, wire.VerbLog, "get_log", s.Answers.Log).OfRun(),
+		derived(r, wire.VerbStatus, "", func(ctx context.Context, q wire.StatusRequest, now time.Time, limit int) (wire.StatusResponse, error) {
+			status, err := s.Answers.Status(ctx, q, now, limit)
 			if err == nil {
 				r.fillAlertCounts(ctx, status.RunID, &status.AgentStatus, status.Agents)
 				status.AgentStatus = queries.Asked(q, status)
 			}
-			status.Lag = lag
-			return status, withLagHint(err, lag)
+			return status, err
 		}).OfRun(),
-		api.Handle(wire.VerbTimeline, "", func(ctx context.Context, q wire.TimelineRequest, f api.Form) (wire.TimelineResponse, error) {
-			lag := r.catchUp(ctx, &r.derived)
-			course, err := s.Answers.Timeline(ctx, q, time.Now(), f.Limit)
-			course.Lag = lag
-			return course, withLagHint(err, lag)
-		}).OfRun(),
+		derived(r, wire.VerbTimeline, "", s.Answers.Timeline).OfRun(),
 		api.Handle(wire.VerbEvents, "", func(ctx context.Context, q wire.EventsRequest, f api.Form) (wire.EventsResponse, error) {
 			lag := r.catchUp(ctx, &r.recorded)
 			events, err := s.Answers.Events(ctx, q, f.JSON, f.Limit)
@@ -126,51 +127,25 @@ func (r *Recorder) findRun(ctx context.Context, name string) (string, error) {
 func (r *Recorder) fleetEndpoints() []api.Endpoint {
 	s := r.store
 	return []api.Endpoint{
-		api.Handle(wire.VerbTop, "", func(ctx context.Context, q wire.TopRequest, f api.Form) (wire.TopResponse, error) {
-			lag := r.catchUp(ctx, &r.derived)
-			top, err := s.Answers.Top(ctx, q, time.Now(), f.Limit)
+		derived(r, wire.VerbTop, "", func(ctx context.Context, q wire.TopRequest, now time.Time, limit int) (wire.TopResponse, error) {
+			top, err := s.Answers.Top(ctx, q, now, limit)
 			for i := range top.Runs {
 				r.fillAlertCounts(ctx, top.Runs[i].RunID, &top.Runs[i].AgentStatus, top.Runs[i].Live)
 			}
-			top.Lag = lag
 			return top, err
 		}),
-		api.Handle(wire.VerbFleet, "", func(ctx context.Context, q wire.FleetRequest, f api.Form) (wire.FleetResponse, error) {
-			lag := r.catchUp(ctx, &r.derived)
-			fleet, err := s.Answers.Fleet(ctx, q, time.Now(), f.Limit)
-			fleet.Lag = lag
-			return fleet, err
-		}),
-		api.Handle(wire.VerbApprovals, "", func(ctx context.Context, q wire.ApprovalsRequest, f api.Form) (wire.ApprovalsResponse, error) {
-			lag := r.catchUp(ctx, &r.derived)
-			waits, err := s.Answers.Approvals(ctx, q, time.Now(), f.Limit)
-			waits.Lag = lag
-			return waits, withLagHint(err, lag)
-		}),
-		api.Handle(wire.VerbRuns, "", func(ctx context.Context, q wire.RunsRequest, f api.Form) (wire.RunsResponse, error) {
-			lag := r.catchUp(ctx, &r.derived)
-			runs, err := s.Answers.Runs(ctx, q, time.Now(), f.Limit)
-			runs.Lag = lag
-			return runs, err
-		}),
-		api.Handle(wire.VerbSearch, "", func(ctx context.Context, q wire.SearchRequest, f api.Form) (wire.SearchResponse, error) {
-			lag := r.catchUp(ctx, &r.derived)
+		derived(r, wire.VerbFleet, "", s.Answers.Fleet),
+		derived(r, wire.VerbApprovals, "", s.Answers.Approvals),
+		derived(r, wire.VerbRuns, "", s.Answers.Runs),
+		derived(r, wire.VerbSearch, "", func(ctx context.Context, q wire.SearchRequest, now time.Time, limit int) (wire.SearchResponse, error) {
 			r.indexForSearch(ctx)
-			found, err := s.Answers.Search(ctx, q, time.Now(), f.Limit)
-			found.Lag = lag
-			return found, withLagHint(err, lag)
+			return s.Answers.Search(ctx, q, now, limit)
 		}),
-		api.Handle(wire.VerbStats, "", func(ctx context.Context, q wire.StatsRequest, _ api.Form) (wire.StatsResponse, error) {
-			lag := r.catchUp(ctx, &r.derived)
-			stats, err := s.Answers.Stats(ctx, q, time.Now())
-			stats.Lag = lag
-			return stats, err
+		derived(r, wire.VerbStats, "", func(ctx context.Context, q wire.StatsRequest, now time.Time, _ int) (wire.StatsResponse, error) {
+			return s.Answers.Stats(ctx, q, now)
 		}),
-		api.Handle(wire.VerbBudgets, "", func(ctx context.Context, _ wire.BudgetsRequest, _ api.Form) (wire.BudgetsResponse, error) {
-			lag := r.catchUp(ctx, &r.derived)
-			answer, err := r.sumBudgets(ctx)
-			answer.Lag = lag
-			return answer, err
+		derived(r, wire.VerbBudgets, "", func(ctx context.Context, _ wire.BudgetsRequest, _ time.Time, _ int) (wire.BudgetsResponse, error) {
+			return r.sumBudgets(ctx)
 		}),
 	}
 }

@@ -91,7 +91,7 @@ func TestAskedAndKilled(t *testing.T) {
 					}
 				}
 				state, entries := b.ended("run1")
-				if text, _ := state.Outputs["a"].Get("text").Text(); text != "Done." {
+				if text := state.Outputs["a"].TextAt("text"); text != "Done." {
 					t.Fatalf("output %q, %s:\n%s", text, state.Error, story(entries))
 				}
 				got := []int{count(entries, wire.TypeToolIntent), count(entries, wire.TypePermissionRequired), count(entries, wire.TypePermissionDecided), count(entries, wire.TypeAgentTool)}

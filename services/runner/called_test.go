@@ -89,7 +89,7 @@ func TestNativeRunsFlow(t *testing.T) {
 					b.answer("yes")
 				}
 				state, entries := b.ended("run1")
-				if text, _ := state.Outputs["a"].Get("text").Text(); text != "Led." {
+				if text := state.Outputs["a"].TextAt("text"); text != "Led." {
 					t.Fatalf("killed before %s: output %q, %s:\n%s", test.before, text, state.Error, story(entries))
 				}
 				got := prompts(t, script, folder)

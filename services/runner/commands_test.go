@@ -94,8 +94,8 @@ func TestF13SendWithoutRun(t *testing.T) {
 			if len(got) != i+1 || got[i].Accepted {
 				t.Fatalf("on record: %+v", got)
 			}
-			text, _ := got[i].Command.Get("message").Text()
-			if kind, _ := got[i].Command.Get("type").Text(); text != "hello" || kind != c.Type {
+			text := got[i].Command.TextAt("message")
+			if kind := got[i].Command.TextAt("type"); text != "hello" || kind != c.Type {
 				t.Errorf("the record lost what was sent: %v", got[i].Command.Any())
 			}
 		}
@@ -590,7 +590,7 @@ func TestVerdicts(t *testing.T) {
 		if s.Status != wire.RunPaused || len(s.Bookmarks) != 3 || len(s.Inbox) != 0 {
 			t.Errorf("the run is %s with bookmarks %+v and inbox %+v", s.Status, s.Bookmarks, s.Inbox)
 		}
-		if model, _ := s.Overrides.Get("a").Get("model").Text(); model != "m" {
+		if model := s.Overrides.TextAt("a", "model"); model != "m" {
 			t.Errorf("overrides are %v", s.Overrides.Any())
 		}
 	})
@@ -649,7 +649,7 @@ func TestS15Forks(t *testing.T) {
 		r1.kill()
 		var ids []string
 		for _, p := range records(b.read("run1"))[1:] {
-			id, _ := p.Command.Get("newId").Text()
+			id := p.Command.TextAt("newId")
 			if ids = append(ids, id); !p.Accepted || id == "" {
 				t.Fatalf("recorded as %+v", p)
 			}
@@ -903,8 +903,8 @@ func TestDecisionOfImported(t *testing.T) {
 		give(wire.Command{Type: "approve", CallID: "t1"}, wire.Command{Type: "reply", PromptID: "t2"}, wire.Command{Type: "approve", CallID: "t3"}, wire.Command{Type: "pause"})
 		var got []string
 		for _, p := range records(b.read("_")) {
-			run, _ := p.Command.Get("runId").Text()
-			node, _ := p.Command.Get("nodeId").Text()
+			run := p.Command.TextAt("runId")
+			node := p.Command.TextAt("nodeId")
 			got = append(got, fmt.Sprintf("%t %s/%s %s", p.Accepted, run, node, p.Reason))
 		}
 		want := []string{

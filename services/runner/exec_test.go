@@ -35,7 +35,7 @@ edges:
 	if text, _ := state.Outputs["sum"].Text(); strings.TrimSpace(text) != "3 made it" || state.Result != wire.FlowStatusComplete {
 		t.Errorf("sum is %q, the run ended as %s (%s):\n%s", text, state.Result, state.Error, story(entries))
 	}
-	if pwd, _ := state.Outputs["write"].Get("stdout").Text(); strings.TrimSpace(pwd) != state.Workspace {
+	if pwd := state.Outputs["write"].TextAt("stdout"); strings.TrimSpace(pwd) != state.Workspace {
 		t.Errorf("it ran in %q, the workspace is %q", pwd, state.Workspace)
 	}
 	if n := state.Nodes["fail"]; n.ErrorType != "exit" {
@@ -56,7 +56,7 @@ nodes:
 	if state.Nodes["a"].ErrorType != wire.ErrorTimeout || count(entries, wire.TypeNodeError) != 1 || count(entries, wire.TypeExecExit) != 1 {
 		t.Errorf("a failed with %q (%s):\n%s", state.Nodes["a"].ErrorType, state.Nodes["a"].Error, story(entries))
 	}
-	if out, _ := state.Outputs["a"].Get("stdout").Text(); out != "begun\n" {
+	if out := state.Outputs["a"].TextAt("stdout"); out != "begun\n" {
 		t.Errorf("its output is %q", out)
 	}
 }
@@ -138,7 +138,7 @@ edges:
   - {from: a, to: b}
 `)
 	state, entries := b.ended("run1")
-	out, _ := state.Outputs["b"].Get("stdout").Text()
+	out := state.Outputs["b"].TextAt("stdout")
 	if state.Result != wire.FlowStatusComplete || strings.Contains(out, "made") || filepath.Base(strings.TrimSpace(out)) != subjects.Escape("b#1") {
 		t.Errorf("b found %q, the run ended as %s:\n%s", out, state.Result, story(entries))
 	}

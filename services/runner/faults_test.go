@@ -150,7 +150,7 @@ func TestNoRoom(t *testing.T) {
 		b.runner("r1", p, func(c *runner.Config) { c.Health, c.Folders = board, []string{folder} })
 		b.submit("run1", chain)
 		<-time.After(time.Minute)
-		if err := board.Of("runner: disk"); err == nil || !strings.Contains(err.Error(), "no room in "+folder) {
+		if err := troubleOf(board, "runner: disk"); err == nil || !strings.Contains(err.Error(), "no room in "+folder) {
 			t.Errorf("it says %v", err)
 		}
 		if n := len(p.started()); n != 0 {
@@ -159,7 +159,7 @@ func TestNoRoom(t *testing.T) {
 		if err := os.RemoveAll(filepath.Join(folder, ".room")); err != nil {
 			t.Fatal(err)
 		}
-		if state, entries := b.ended("run1"); state.Result != wire.FlowStatusComplete || board.Of("runner: disk") != nil {
+		if state, entries := b.ended("run1"); state.Result != wire.FlowStatusComplete || troubleOf(board, "runner: disk") != nil {
 			t.Errorf("run ended as %s, it says %v:\n%s", state.Result, board.Err(), story(entries))
 		}
 	})
@@ -525,7 +525,7 @@ func TestForEachOverRunners(t *testing.T) {
 		}
 		b.submit("run1", each, withInput(t, map[string]any{"list": []string{"a", "b", "c", "d"}}))
 		state, entries := b.ended("run1")
-		if text, _ := state.Outputs["sum"].Get("text").Text(); text != "<<do b>>" {
+		if text := state.Outputs["sum"].TextAt("text"); text != "<<do b>>" {
 			t.Errorf("sum said %q:\n%s", text, story(entries))
 		}
 		all := slices.Concat(p[0].started(), p[1].started())
@@ -931,4 +931,14 @@ func TestRunnersComeAndGo(t *testing.T) {
 			t.Errorf("%d messages are in the queue", n)
 		}
 	})
+}
+
+// troubleOf is why a part can't work, or nil.
+func troubleOf(b *health.Board, part string) error {
+	for _, t := range b.Troubles() {
+		if t.Part == part {
+			return t.Err
+		}
+	}
+	return nil
 }

@@ -64,7 +64,7 @@ func TestForgedSnapshot(t *testing.T) {
 				t.Fatalf("%+v", r)
 			}
 			ended, entries := b.ended(id)
-			if said, _ := ended.Outputs["b"].Get("stdout").Text(); strings.TrimSpace(said) != "one" {
+			if said := ended.Outputs["b"].TextAt("stdout"); strings.TrimSpace(said) != "one" {
 				t.Errorf("%s went on from %q:\n%s", id, said, story(entries))
 			}
 		}

@@ -109,7 +109,7 @@ func TestForkOfDropped(t *testing.T) {
 		b.runner("r1", nil, s.on(root))
 		b.submit("run1", journey)
 		parent, entries := b.ended("run1")
-		want, _ := parent.Outputs["b"].Get("stdout").Text()
+		want := parent.Outputs["b"].TextAt("stdout")
 		<-time.After(70 * time.Minute)
 		if first, _, err := b.log.Bounds(t.Context()); err != nil || first <= entries[len(entries)-1].Pos {
 			t.Fatalf("the stream begins at %d, %v", first, err)
@@ -118,7 +118,7 @@ func TestForkOfDropped(t *testing.T) {
 			t.Fatalf("%+v", r)
 		}
 		state, entries := b.ended("fork1")
-		if text, _ := state.Outputs["b"].Get("stdout").Text(); state.Result != wire.FlowStatusComplete || text != want {
+		if text := state.Outputs["b"].TextAt("stdout"); state.Result != wire.FlowStatusComplete || text != want {
 			t.Errorf("ended as %s (%s), %q, want %q:\n%s", state.Result, state.Error, text, want, story(entries))
 		}
 		got, there := s.of("fork1"), s.of("run1")[2]

@@ -196,7 +196,7 @@ func TestForkAtEachPoint(t *testing.T) {
 	b.submit("run1", journey)
 	parent, entries := b.ended("run1")
 	want := s.of("run1")
-	if text, _ := parent.Outputs["b"].Get("stdout").Text(); parent.Result != wire.FlowStatusComplete || len(want) != journeySteps+1 ||
+	if text := parent.Outputs["b"].TextAt("stdout"); parent.Result != wire.FlowStatusComplete || len(want) != journeySteps+1 ||
 		text != "f1 f2 f3 f4 f5 step 1\nstep 2\nstep 3\nstep 4\nstep 5\n" {
 		t.Fatalf("%d requests, ended as %s (%s), %q:\n%s", len(want), parent.Result, parent.Error, text, story(entries))
 	}
@@ -242,8 +242,8 @@ func TestForkAtEachPoint(t *testing.T) {
 		all.Wait()
 		for _, f := range five {
 			state, entries := b.ended(f.id)
-			text, _ := state.Outputs["b"].Get("stdout").Text()
-			if want, _ := parent.Outputs["b"].Get("stdout").Text(); state.Result != wire.FlowStatusComplete || text != want {
+			text := state.Outputs["b"].TextAt("stdout")
+			if want := parent.Outputs["b"].TextAt("stdout"); state.Result != wire.FlowStatusComplete || text != want {
 				t.Errorf("%s at %s ended as %s (%s), %q, want %q:\n%s", f.id, f.at, state.Result, state.Error, text, want, story(entries))
 			}
 			got := s.of(f.id)
@@ -297,7 +297,7 @@ func TestTwoMachines(t *testing.T) {
 		}
 		b.process("r2", nil, s.on(second), func(c *runner.Config) { c.WorkspaceGrace = 3 * time.Second }).watching = true
 		state, entries := b.ended("run1")
-		text, _ := state.Outputs["b"].Get("stdout").Text()
+		text := state.Outputs["b"].TextAt("stdout")
 		if want := "f1 f2 f3 f4 f5 step 1\nstep 2\nstep 3\nstep 4\nstep 5\n"; state.Result != wire.FlowStatusComplete || text != want {
 			t.Errorf("ended as %s (%s), %q, want %q:\n%s", state.Result, state.Error, text, want, story(entries))
 		}

@@ -219,7 +219,7 @@ func (c ticker) output(state *wire.State, entries []eventlog.Entry) {
 	for n := range last {
 		fmt.Fprintln(&want, n+1)
 	}
-	got, _ := state.Outputs["a"].Get("stdout").Text()
+	got := state.Outputs["a"].TextAt("stdout")
 	if got != want.String() {
 		c.b.t.Errorf("the output has %d lines, want %d, each once", strings.Count(got, "\n"), last)
 	}
@@ -563,15 +563,15 @@ func TestJournalFull(t *testing.T) {
 	p.gate.close()
 	c.enough()
 	const part = "runner: journal of run1/a#1"
-	b.awaits("the journal is full", func() bool { return board.Of(part) != nil })
-	if err := board.Of(part); !strings.Contains(err.Error(), "a of run run1 waits, its journal has no room: ") {
+	b.awaits("the journal is full", func() bool { return troubleOf(board, part) != nil })
+	if err := troubleOf(board, part); !strings.Contains(err.Error(), "a of run run1 waits, its journal has no room: ") {
 		t.Error(err)
 	}
 	p.gate.open()
 	if state, _ := b.ended("run1"); state.Result != wire.FlowStatusComplete {
 		t.Errorf("the run ended as %s: %s", state.Result, state.Error)
 	}
-	b.awaits("it has room", func() bool { return board.Of(part) == nil })
+	b.awaits("it has room", func() bool { return troubleOf(board, part) == nil })
 }
 
 // Of output that is left out the journal is given up, also where what is recorded before it may end in a secret's beginning.
@@ -694,7 +694,7 @@ func TestNewKeeperNewJournal(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, story(entries))
 	}
-	got, _ := state.Outputs["a"].Get("stdout").Text()
+	got := state.Outputs["a"].TextAt("stdout")
 	if lines := strings.Count(got, "\n"); fmt.Sprintln(lines) != string(data) || !strings.HasPrefix(got, "1\n") {
 		t.Errorf("the output has %d lines, the command wrote %s: %.60q\n%s", lines, data, got, story(entries))
 	}

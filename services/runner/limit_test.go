@@ -53,7 +53,7 @@ func TestLimitIsWaitedFor(t *testing.T) {
 				}
 				<-time.After(time.Until(at))
 				state, entries := b.ended("run1")
-				if text, _ := state.Outputs["a"].Get("text").Text(); text != "Done." || state.Nodes["a"].Attempt != 1 || state.Nodes["a"].Waits != 1 {
+				if text := state.Outputs["a"].TextAt("text"); text != "Done." || state.Nodes["a"].Attempt != 1 || state.Nodes["a"].Waits != 1 {
 					t.Errorf("output %q, %s, attempt %d after %d waits:\n%s", text, state.Error, state.Nodes["a"].Attempt, state.Nodes["a"].Waits, story(entries))
 				}
 				var sessions []string

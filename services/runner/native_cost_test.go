@@ -32,7 +32,7 @@ func TestNativeCostsAndFails(t *testing.T) {
 		}
 		if e := first[*wire.AgentError](t, entries); e.Status != 529 || e.Attempt != nil {
 			t.Errorf("error %+v", e)
-		} else if id, _ := e.Details.Get("request_id").Text(); id != "req_7" {
+		} else if id := e.Details.TextAt("request_id"); id != "req_7" {
 			t.Errorf("details %v", e.Details.Any())
 		}
 		if usd := state.Usage.CostUsd; math.Abs(usd-0.11) > 1e-9 || math.Abs(state.Nodes["a"].CostUsd-0.11) > 1e-9 {

@@ -105,7 +105,7 @@ func TestNativeKilled(t *testing.T) {
 					b.command("run1", wire.Command{Type: "approve", CallID: "t1"})
 				}
 				state, entries := b.ended("run1")
-				if text, _ := state.Outputs["a"].Get("text").Text(); text != "Written." {
+				if text := state.Outputs["a"].TextAt("text"); text != "Written." {
 					t.Fatalf("killed before %s: output %q, %s:\n%s", test.before, text, state.Error, story(entries))
 				}
 				if n := count(entries, wire.TypeToolIntent); n != 2 {
@@ -166,7 +166,7 @@ func TestNativeDelegates(t *testing.T) {
 				}
 				close(answer)
 				state, entries := b.ended("run1")
-				if text, _ := state.Outputs["a"].Get("text").Text(); text != "Both done." {
+				if text := state.Outputs["a"].TextAt("text"); text != "Both done." {
 					t.Fatalf("output %q, %s:\n%s", text, state.Error, story(entries))
 				}
 				for _, id := range []string{"run1.a#1.t0", "run1.a#1.t1"} {
@@ -233,7 +233,7 @@ func TestNativeHookChangesInput(t *testing.T) {
 		b.submit("run1", strings.Replace(written, "nodes:", "hooks: [{event: PreToolUse, matcher: write, subject: h}]\nnodes:", 1))
 		s := b.fold("run1", b.until("run1", wire.TypePermissionRequired))
 		for _, c := range s.Tools {
-			if path, _ := c.Input.Get("path").Text(); path != "safe" {
+			if path := c.Input.TextAt("path"); path != "safe" {
 				t.Errorf("to be approved: %v", c.Input.Any())
 			}
 		}

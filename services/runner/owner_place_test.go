@@ -324,7 +324,7 @@ func TestForkOutlivesItsParent(t *testing.T) {
 		r1.kill()
 		b.process("r2", &scripted{say: echo})
 		state, entries := b.ended("fork1")
-		if in, _ := state.Input.Get("who").Text(); state.Result != wire.FlowStatusComplete || in != "world" {
+		if in := state.Input.TextAt("who"); state.Result != wire.FlowStatusComplete || in != "world" {
 			t.Errorf("the fork ended as %s with input %v:\n%s", state.Result, state.Input.Any(), story(entries))
 		}
 	})

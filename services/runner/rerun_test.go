@@ -227,7 +227,7 @@ edges:
 	b.awaits("a second end", func() bool { return count(b.read("run1"), wire.TypeFlowComplete) == 2 })
 	entries = b.read("run1")
 	state = b.fold("run1", entries)
-	if out, _ := state.Outputs["last"].Get("stdout").Text(); out != "once\nmended\n" || state.Result != wire.FlowStatusComplete {
+	if out := state.Outputs["last"].TextAt("stdout"); out != "once\nmended\n" || state.Result != wire.FlowStatusComplete {
 		t.Errorf("run ended as %s (%s) with %q:\n%s", state.Result, state.Error, out, story(entries))
 	}
 	if state.Nodes["first"].Execs != 1 || state.Nodes["each/1"].Execs != 2 {

@@ -96,7 +96,7 @@ nodes:
   - {id: a, type: agent, input: {provider: native, model: m, prompt: "do it", maxTurns: 3}, policy: {retry: {maxAttempts: 3}}}
 `))
 		state, entries := b.ended("run1")
-		if text, _ := state.Outputs["a"].Get("text").Text(); text != "Done." {
+		if text := state.Outputs["a"].TextAt("text"); text != "Done." {
 			t.Fatalf("output %q, %s:\n%s", text, state.Error, story(entries))
 		}
 		files, _ := filepath.Glob(filepath.Join(folder, "*", "ledger"))

@@ -334,7 +334,7 @@ func TestChain(t *testing.T) {
 			r.Labels = map[string]string{"name": "greeter"}
 		})
 		state, entries := b.ended("run1")
-		if text, _ := state.Outputs["b"].Get("text").Text(); text != "<<hello world> again>" {
+		if text := state.Outputs["b"].TextAt("text"); text != "<<hello world> again>" {
 			t.Errorf("output of b: %q", text)
 		}
 		if state.Status != wire.RunComplete || state.Result != wire.FlowStatusComplete {
@@ -562,7 +562,7 @@ edges:
 		b.publish(subjects.Default.Command("run1"), wire.Command{Type: "reply", ID: "c1", RunID: "run1", PromptID: ask.PromptID, Content: wire.RawString("yes")})
 		b.publish(subjects.Default.Command("run1"), wire.Command{Type: "reply", ID: "c1", RunID: "run1", PromptID: ask.PromptID, Content: wire.RawString("no")})
 		state, entries := b.ended("run1")
-		if text, _ := state.Outputs["a"].Get("text").Text(); text != "<yes>" {
+		if text := state.Outputs["a"].TextAt("text"); text != "<yes>" {
 			t.Errorf("the agent was told %q:\n%s", text, story(entries))
 		}
 	})
@@ -660,7 +660,7 @@ func TestChildRun(t *testing.T) {
 		b.runner("r1", p)
 		b.submit("run1", nested, func(r *wire.RunRequest) { r.Input = wire.Raw("\x81\xa3who\xa5world") })
 		state, entries := b.ended("run1")
-		if text, _ := state.Outputs["after"].Get("text").Text(); text != "<<child of world>>" {
+		if text := state.Outputs["after"].TextAt("text"); text != "<<child of world>>" {
 			t.Errorf("after said %q:\n%s", text, story(entries))
 		}
 		child, _ := b.ended("run1.sub#1")

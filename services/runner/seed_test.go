@@ -97,7 +97,7 @@ func TestS1Crash(t *testing.T) {
 			t.Errorf("sealed from %s", p.From)
 		}
 		result := first[*wire.AgentTool](t, rest)
-		if status, _ := result.ToolOutput.Get("data").Get("status").Text(); result.Error == "" || status != string(wire.ToolSealedState) {
+		if status := result.ToolOutput.TextAt("data", "status"); result.Error == "" || status != string(wire.ToolSealedState) {
 			t.Errorf("its result is %+v", result)
 		}
 		if p := first[*wire.AgentResumed](t, rest); p.Strategy != "crash" || !slices.Equal(p.Sealed, []string{"write"}) {
@@ -349,7 +349,7 @@ func messages(entries []eventlog.Entry) (all []string) {
 	for _, e := range entries {
 		switch p := e.Event.Payload.(type) {
 		case *wire.CommandReceived:
-			if text, _ := p.Command.Get("message").Text(); p.Accepted && text != "" {
+			if text := p.Command.TextAt("message"); p.Accepted && text != "" {
 				all = append(all, "received "+text)
 			}
 		case *wire.UserMessage:
@@ -452,11 +452,11 @@ func TestS10Slots(t *testing.T) {
 			t.Errorf("at most %d at once, %v were started, the run ended as %s:\n%s", c.peak, p.started(), state.Result, story(entries))
 		}
 		for _, node := range []string{"a", "c", "d", "e"} {
-			if text, _ := state.Outputs[node].Get("text").Text(); text != "<"+node+">" {
+			if text := state.Outputs[node].TextAt("text"); text != "<"+node+">" {
 				t.Errorf("%s says %q", node, text)
 			}
 		}
-		if text, _ := state.Outputs["b"].Get("error").Text(); text != "b fails" {
+		if text := state.Outputs["b"].TextAt("error"); text != "b fails" {
 			t.Errorf("b: %v", state.Outputs["b"].Any())
 		}
 	})

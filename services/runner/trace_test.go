@@ -35,7 +35,7 @@ func TestTraceOfTakeover(t *testing.T) {
 		resumed := 0
 		for _, s := range named(t, spans, "process wake.queue.node") {
 			for _, a := range s.Attributes() {
-				if a == tracing.Resumed(true) {
+				if a == tracing.Resumed.Bool(true) {
 					resumed++
 				}
 			}

@@ -325,7 +325,7 @@ nodes:
 		<-time.After(time.Second) // b is at work too
 		b.command("run1", wire.Command{Type: "send", ExecID: "a#1", Message: "stop that", Interrupt: true})
 		state, entries := b.ended("run1")
-		if text, _ := state.Outputs["a"].Get("text").Text(); text != "stop that" || len(state.Inbox) != 0 {
+		if text := state.Outputs["a"].TextAt("text"); text != "stop that" || len(state.Inbox) != 0 {
 			t.Errorf("a was told %q, left are %v:\n%s", text, state.Inbox, story(entries))
 		}
 	})
@@ -549,7 +549,7 @@ nodes:
 `
 		b.submit(id, source)
 		state, _ := b.ended(id)
-		out, _ := state.Outputs["a"].Get("stdout").Text()
+		out := state.Outputs["a"].TextAt("stdout")
 		if strings.TrimSpace(out) != want {
 			t.Errorf("ref %q: %q, want %q (%s)", ref, out, want, state.Error)
 		}

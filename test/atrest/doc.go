@@ -1,2 +1,2 @@
-// Package atrest tests what somebody sees who reads the disk of the server.
+// Package atrest tests what a reader of the server's disk sees.
 package atrest

@@ -172,7 +172,7 @@ func (l *bench) deeds(run string) map[string]*deed {
 	for _, x := range l.Stored(run) {
 		switch p := x.E.Payload.(type) {
 		case *wire.ToolIntent:
-			command, _ := p.ToolInput.Get("command").Text()
+			command := p.ToolInput.TextAt("command")
 			if m := choreStarts.FindStringSubmatch(command); m != nil {
 				chores[x.E.CallID] = m[1]
 				of(m[1]).calls++

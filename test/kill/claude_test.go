@@ -281,7 +281,7 @@ func TestClaudeFolderElsewhere(t *testing.T) {
 		})
 		r1 := l.claudeRunner("r1", env)
 		l.Flow("plain", strings.ReplaceAll(voyageFlow, "SCRIPT", "plain"))
-		want, _ := l.Reach("plain", 90*time.Second, wire.RunComplete).Outputs["b"].Get("stdout").Text()
+		want := l.Reach("plain", 90*time.Second, wire.RunComplete).Outputs["b"].TextAt("stdout")
 		if strings.Count(want, "step ") != 3 || !strings.HasPrefix(want, "f1 f2 f3 ") {
 			t.Fatalf("the run to which nothing happened has %q", want)
 		}
@@ -294,7 +294,7 @@ func TestClaudeFolderElsewhere(t *testing.T) {
 		gone := time.Now()
 		l.claudeRunner("r2", env, "--workspace-grace", "3s")
 		state := l.Reach("killed", 2*time.Minute, wire.RunComplete)
-		if got, _ := state.Outputs["b"].Get("stdout").Text(); got != want {
+		if got := state.Outputs["b"].TextAt("stdout"); got != want {
 			t.Errorf("the other machine came to\n%s\nwant\n%s", got, want)
 		}
 		paused := slices.ContainsFunc(l.Stored("killed"), lab.OfType(wire.TypeFlowPaused, wire.RunNode))

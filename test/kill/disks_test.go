@@ -111,7 +111,7 @@ nodes:
 edges: [{from: a, to: b}]
 `)
 	sum := func(s *wire.State) string {
-		text, _ := s.Outputs["b"].Get("stdout").Text()
+		text := s.Outputs["b"].TextAt("stdout")
 		return text
 	}
 	want := sum(l.Reach("parent", time.Minute, wire.RunComplete))

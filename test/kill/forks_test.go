@@ -245,7 +245,7 @@ func TestClaudeForks(t *testing.T) {
 		l.Flow("parent", journey)
 		parent := l.Reach("parent", time.Minute, wire.RunComplete)
 		entries, want := l.Stored("parent"), s.of("parent")
-		output, _ := parent.Outputs["b"].Get("stdout").Text()
+		output := parent.Outputs["b"].TextAt("stdout")
 		if len(want) != journeySteps+1 || strings.Count(output, "step ") != journeySteps {
 			t.Fatalf("%d requests, %q", len(want), output)
 		}
@@ -286,7 +286,7 @@ func TestClaudeForks(t *testing.T) {
 			for _, f := range five {
 				l.Runs = append(l.Runs, f.id)
 				end := l.Reach(f.id, time.Minute, wire.RunComplete)
-				text, _ := end.Outputs["b"].Get("stdout").Text()
+				text := end.Outputs["b"].TextAt("stdout")
 				if text != output {
 					l.Errorf("%s at %s: %q, want %q", f.id, f.at, text, output)
 				}

@@ -80,9 +80,8 @@ func (l *Lab) History(run string) {
 	l.Logf("history of %s:\n%s", run, strings.Join(lines[max(0, len(lines)-maxHistory):], "\n"))
 }
 
-// sequences checks that each node's events are numbered without gap or
-// duplicate in the order of the stream, and that nobody writes after the next
-// one's claim.
+// sequences checks that each node's events are numbered without gap or duplicate in the order of the stream, and that no writer
+// writes after the next one's claim.
 func (a *Audit) sequences() {
 	type node struct {
 		seq, epoch uint64
@@ -201,7 +200,7 @@ func (a *Audit) ownership() {
 			era = 1
 			continue
 		case *wire.FlowResumed:
-			if paused { // somebody decided
+			if paused { // by a decision
 				a.Decided, paused, resumed = a.Decided+1, false, max(resumed, 1)
 				continue
 			}

@@ -19,8 +19,7 @@ type Disk struct {
 // Mountable reports whether this process may mount.
 func Mountable() bool { return os.Geteuid() == 0 }
 
-// NewDisk makes a disk of a size such as 1G, or a plain folder for one who may not
-// mount.
+// NewDisk makes a disk of a size such as 1G, or a plain folder for a user without the right to mount.
 func NewDisk(dir, image, size string) (*Disk, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err

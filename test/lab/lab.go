@@ -136,7 +136,7 @@ type Lab struct {
 	keep       bool
 	stopped    bool // nothing starts any more
 	procs      []*Proc
-	story      []string // what was done to whom
+	story      []string // what was done to which process
 	began      time.Time
 	violations atomic.Int64
 }

@@ -56,7 +56,7 @@ func detail(e *wire.Event) string {
 	return strings.TrimSpace(e.ExecID + " " + e.CallID + " " + s)
 }
 
-// Claimant returns who claims by e; "" if it is no claim.
+// Claimant returns the writer that claims by e; "" if it is no claim.
 func Claimant(e *wire.Event) string {
 	switch p := e.Payload.(type) {
 	case *wire.RunClaimed:
@@ -172,7 +172,7 @@ type holder struct {
 	Runner string `json:"runner"`
 }
 
-// Leases returns who holds what of a run: node → runner.
+// Leases returns the holders of a run's leases: node → runner.
 func (l *Lab) Leases(run string) map[string]string {
 	l.Helper()
 	kv, err := l.JS.KeyValue(l.Ctx, subjects.Default.LeasesBucket())
@@ -257,8 +257,7 @@ type Seen struct {
 	Writer string // by the claims so far
 }
 
-// Follow passes on what is published for a run, at once: before it is stored. What
-// nobody takes is dropped.
+// Follow passes on what is published for a run, before it is stored. What isn't taken is dropped.
 func (l *Lab) Follow(run string) <-chan Seen {
 	l.Helper()
 	out := make(chan Seen, 4096)

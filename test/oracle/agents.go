@@ -33,7 +33,7 @@ func (c *check) agents() {
 	}
 }
 
-// runners: who speaks to a program is followed by others, and then speaks to it no more.
+// runners: a runner speaks to a program until another one does, and then no more.
 func (c *check) runners() {
 	type speaker struct {
 		agent int

@@ -50,8 +50,7 @@ func (c *check) deliveries() {
 	}
 }
 
-// lettersOfSinks returns the ids of what was given up, by sink. A letter may be there
-// twice, if who wrote it died of it.
+// lettersOfSinks returns the ids of what was given up, by sink. A letter is there twice if the alerter died as it wrote it.
 func (c *check) lettersOfSinks() map[string][]string {
 	ids := map[string][]string{}
 	for _, p := range c.DeadLetters {

@@ -209,7 +209,7 @@ func (c *check) alerts() {
 	}
 }
 
-// deservesAlert reports whether somebody must hear of an event.
+// deservesAlert reports whether an event must have an alert.
 func deservesAlert(e *eventlog.Entry) bool {
 	switch p := e.Event.Payload.(type) {
 	case *wire.FlowComplete, *wire.InputRequested, *wire.PermissionRequired, *wire.CCMessage:

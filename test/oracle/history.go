@@ -320,7 +320,7 @@ func values(ctx context.Context, js jetstream.JetStream, bucket string) ([]keyed
 	return all, nil
 }
 
-// loadKeys reads which runs somebody takes care of.
+// loadKeys reads which runs have owners, or are registered.
 func (h *History) loadKeys(ctx context.Context, js jetstream.JetStream) error {
 	leases, err := values(ctx, js, h.Names.LeasesBucket())
 	if err != nil {
@@ -369,7 +369,7 @@ func (h *History) loadRecord(ctx context.Context, o Options) error {
 		}
 		r := Row{Position: e.Pos, Run: e.Run, Mark: e.Mark, Data: e.Data}
 		if e.Mark == "" || e.Mark == "void" {
-			r.Node, _ = wire.Raw(e.Data).Get("nodeId").Text()
+			r.Node = wire.Raw(e.Data).TextAt("nodeId")
 		}
 		h.Recorded = append(h.Recorded, r)
 	}

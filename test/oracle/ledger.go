@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// Ledger is what happened outside of the log, as those saw it who did it. It may be
-// used by many goroutines. Times are of the clock by which the server stores.
+// Ledger is what happened outside of the log, as its actors saw it. It may be used by many goroutines. Times are the server's.
 type Ledger struct {
 	mu           sync.Mutex
 	acknowledged []acknowledged
@@ -38,7 +37,7 @@ type Saying struct {
 	Mark      string // by which the log shows it
 }
 
-// heard is who spoke to an agent's program.
+// heard is a runner that spoke to an agent's program.
 type heard struct {
 	agent int
 	from  string
@@ -129,14 +128,14 @@ func (l *Ledger) Said(s Saying) {
 	l.said = append(l.said, s)
 }
 
-// Heard notes that somebody spoke to an agent's program.
+// Heard notes that a runner spoke to an agent's program.
 func (l *Ledger) Heard(agent int, from string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.heard = append(l.heard, heard{agent, from})
 }
 
-// Dropped notes a lease that somebody else than its holder has given back.
+// Dropped notes a lease that was taken from its holder.
 func (l *Ledger) Dropped(key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

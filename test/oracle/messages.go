@@ -39,7 +39,7 @@ func (c *check) recorded() {
 	}
 }
 
-// commands: each is on record once, on its run or for nobody, and takes effect once.
+// commands: each is on record once, on its run or on none, and takes effect once.
 func (c *check) commands() {
 	type record struct {
 		run      string
@@ -113,7 +113,7 @@ func (c *check) told() {
 	}
 }
 
-// poison: what is no event is among the dead letters of those who read it.
+// poison: what is no event is among the dead letters of its readers.
 func (c *check) poison() {
 	letters := map[string]bool{}
 	for _, p := range c.DeadLetters {
@@ -153,8 +153,7 @@ func (c *check) letters() {
 	}
 }
 
-// ends: everybody who asked for a run has one, every run has ended, and nobody takes
-// care of it any more.
+// ends: every request for a run has one, every run has ended, and none has an owner any more.
 func (c *check) ends() {
 	if c.o.Unfinished {
 		return

@@ -67,7 +67,7 @@ type Report struct {
 	DeadLetters, Work, Recorded                   int
 	Delivered, Again, GivenUp                     int // notifications: taken by sinks, taken again, dead letters
 	Told, Notices                                 int // messages that agents took, and those of what children say
-	Resumed                                       int // executions of agents that went on after somebody's end
+	Resumed                                       int // executions of agents that went on after a process's end
 	Ran                                           int // commands of exec nodes
 	Folders, Restored, Found                      int // snapshots of folders that were compared, runs that went on in one elsewhere, and those in which agents have begun
 	Agents, Attached, Said                        int // agents' programs, runners that came back to one, and what programs said that is on record

@@ -20,8 +20,8 @@ func (c *check) acknowledged() {
 	}
 }
 
-// sequences: each node's events are numbered without gap in the order of the
-// stream, epochs grow with claims, and nobody writes behind the next one's claim.
+// sequences: each node's events are numbered without gap in the order of the stream, epochs grow with claims, and no writer writes
+// behind the next one's claim.
 func (c *check) sequences() {
 	type node struct{ seq, epoch uint64 }
 	for _, id := range c.order {

@@ -19,7 +19,7 @@ import (
 	"k8s.io/pod-security-admission/policy"
 )
 
-// theirs are the secrets that whoever installs wake makes; see README.md.
+// theirs are the secrets that the operator makes; see README.md.
 var theirs = []string{"nats-auth", "nats-tls", "wake-creds", "wake-store"}
 
 // workload is what makes pods.
@@ -111,7 +111,7 @@ func isolated(w workload) (found []string) {
 	return found
 }
 
-// agentUser is how a runner is told as whom its agents run.
+// agentUser tells a runner the user of its agents.
 const agentUser = "WAKE_AGENT_USER"
 
 // hasAgentUser reports whether agents of the pods run as another user than the runner.
@@ -272,7 +272,7 @@ func (m manifests) disrupted(w workload) (found []string) {
 	return found
 }
 
-// scaled: who is scaled says nothing of replicas, or each apply would undo it.
+// scaled: a workload that is scaled names no replicas, or each apply would undo the scaling.
 func (m manifests) scaled() (found []string) {
 	for _, o := range m.objects {
 		h, ok := o.(*autoscalingv2.HorizontalPodAutoscaler)

@@ -48,7 +48,7 @@ func tail(ctx context.Context, run string, live bool) error {
 }
 
 // stored reads the stream by an ordered consumer: everything, in order, once. The
-// server forgets the consumer when nobody reads by it any more.
+// server forgets the consumer when no client reads by it any more.
 func stored(ctx context.Context, js jetstream.JetStream, run string) error {
 	consumer, err := js.OrderedConsumer(ctx, subjects.Default.EventsStream(), jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{subjects.Default.RunEvents(run)},

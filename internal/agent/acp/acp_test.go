@@ -533,7 +533,7 @@ func TestRecovered(t *testing.T) {
 		}
 		lines := drain(t, start(t, r), func(e *wire.Event) {
 			if p, is := e.Payload.(*wire.AgentTool); is {
-				if title, _ := p.Structured.Get("title").Text(); title != "Doing "+e.CallID {
+				if title := p.Structured.TextAt("title"); title != "Doing "+e.CallID {
 					t.Errorf("%s: what it tells of %s besides has the title %q", test.knows, e.CallID, title)
 				}
 			}

@@ -215,7 +215,7 @@ func (f *fold) takeTurnEnd(m message, sent request, result wire.Raw) {
 		f.fail(kind, errorText(m.Error), wire.RawOf(map[string]any{"code": m.Error.Code, "message": toValidUTF8(m.Error.Message)}))
 		return
 	}
-	y.Stop = textOf(result, "stopReason")
+	y.Stop = result.TextAt("stopReason")
 	if y.Stop == string(acp.StopReasonCancelled) {
 		f.closeCalls(wire.CallInterrupted)
 	} else {
@@ -252,7 +252,7 @@ func (f *fold) countTokens(m message, result wire.Raw) *wire.TokenUsage {
 	var r acp.PromptResponse
 	_ = json.Unmarshal(m.Result, &r) // what can't be read isn't known
 	u := &wire.TokenUsage{}
-	quota := valueOf(result, "_meta", "quota", "token_count") // as gemini tells them
+	quota := result.Get("_meta", "quota", "token_count") // as gemini tells them
 	switch {
 	case r.Usage != nil:
 		u.InputTokens, u.OutputTokens = int64(r.Usage.InputTokens), int64(r.Usage.OutputTokens)
@@ -318,25 +318,6 @@ type exit struct {
 	Reason string // why it was ended, if it was
 }
 
-// text says how the program ended, and when.
-func (e exit) text(when string) string {
-	s := fmt.Sprintf("ended with exit code %d", e.Code)
-	if e.Signal != "" {
-		s = "was ended by signal " + e.Signal
-	}
-	s += when
-	if e.Reason != "" {
-		s += " (" + e.Reason + ")"
-	}
-	if e.Memory != 0 {
-		s += " (" + process.BoundText(e.Memory) + ")"
-	}
-	if words := strings.TrimSpace(e.Words); words != "" {
-		s += ": " + words
-	}
-	return toValidUTF8(s)
-}
-
 // finish returns the events that end the execution. halted says that the agent was to stop, and has more to do.
 func (f *fold) finish(at int64, e exit, halted bool) []*wire.Event {
 	f.at = at
@@ -357,11 +338,11 @@ func (f *fold) finish(at int64, e exit, halted bool) []*wire.Event {
 		f.emit("", &wire.AgentPaused{Reason: "interrupted", NumTurns: f.Tally.Turns})
 		return f.takeEvents()
 	case !f.Initialized:
-		f.fail(wire.ErrorStartFailed, "the agent didn't start: it "+e.text(""), details)
+		f.fail(wire.ErrorStartFailed, "the agent didn't start: it "+e.Text("", e.Reason, e.Words), details)
 	case inTurn:
-		f.fail(wire.ErrorProcessDied, "the agent "+e.text(" before its result"), details)
+		f.fail(wire.ErrorProcessDied, "the agent "+e.Text(" before its result", e.Reason, e.Words), details)
 	case len(f.Asked) > 0:
-		f.fail(wire.ErrorProcessDied, "the agent "+e.text(" before its parent answered"), details)
+		f.fail(wire.ErrorProcessDied, "the agent "+e.Text(" before its parent answered", e.Reason, e.Words), details)
 	}
 	if x := f.Failure; x != nil {
 		f.emit("", &wire.AgentError{ErrorType: x.Type, Message: x.Message, Details: x.Details, Severity: wire.SeverityError, Phase: x.Phase})

@@ -1,9 +1,7 @@
 package acp
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
@@ -21,7 +19,7 @@ func (s *session) driveProgram(p *process.Process, yield func(*wire.Event, error
 	lines := pipe.ReadLines(p, done)
 	defer func() {
 		close(done)
-		if !s.isLeft() {
+		if !s.IsLeft() {
 			s.stopProgram(p, "agent left processes behind")
 		}
 		for range lines {
@@ -52,10 +50,10 @@ func (s *session) driveProgram(p *process.Process, yield func(*wire.Event, error
 			if !s.recordDecision(d, yield) {
 				return
 			}
-		case <-s.news:
+		case <-s.News:
 			s.takeNews()
 			s.goOn() // it may have waited for an answer
-			if !s.yieldEvents(yield, s.placeEvents(s.f.takeEvents())) {
+			if !s.Yield(yield, s.Place(s.f.takeEvents())...) {
 				return
 			}
 		case <-timer.C:
@@ -117,14 +115,14 @@ func (s *session) takeLine(p *process.Process, in pipe.Line, yield func(*wire.Ev
 		return true
 	case process.Out, process.Err:
 	}
-	s.offset, s.index = in.Offset, 0
+	s.Offset, s.Index = in.Offset, 0
 	if in.Long != nil {
 		s.f.at = in.At
 		s.f.Lines++
 		s.f.takeBroken(in.Long.Head, fmt.Errorf("it has %d bytes; at most %d are read", in.Long.Bytes, pipe.MaxLine))
 	} else {
 		m, sent, ok := s.f.takeLine(in.At, in.Data)
-		if !s.yieldEvents(yield, s.placeEvents(s.f.takeEvents())) {
+		if !s.Yield(yield, s.Place(s.f.takeEvents())...) {
 			return false
 		}
 		if ok && !s.reactTo(m, sent, yield) {
@@ -132,7 +130,7 @@ func (s *session) takeLine(p *process.Process, in pipe.Line, yield func(*wire.Ev
 		}
 	}
 	s.goOn()
-	return s.yieldEvents(yield, s.placeEvents(s.f.takeEvents()))
+	return s.Yield(yield, s.Place(s.f.takeEvents())...)
 }
 
 // reactTo does what a message asks for, after its events have been taken care of.
@@ -162,7 +160,7 @@ func (s *session) answer(m message, yield func(*wire.Event, error) bool) bool {
 		s.put(failureOf(m.ID, requestError(err)))
 		return true
 	}
-	if !s.yieldEvents(yield, s.f.takeEvents()) {
+	if !s.Yield(yield, s.f.takeEvents()...) {
 		return false
 	}
 	if result != nil {
@@ -178,7 +176,7 @@ func (s *session) goLive(p *process.Process, yield func(*wire.Event, error) bool
 		return false
 	}
 	s.replaying, s.asked = false, time.Now()
-	s.outbox.Start(p.Stdin)
+	s.Outbox.Start(p.Stdin)
 	s.mendTerminals()
 	open := s.open
 	s.open = nil
@@ -192,7 +190,7 @@ func (s *session) goLive(p *process.Process, yield func(*wire.Event, error) bool
 	}
 	s.goOn()
 	s.takeNews()
-	return s.yieldEvents(yield, s.f.takeEvents())
+	return s.Yield(yield, s.f.takeEvents()...)
 }
 
 // answerAgain answers a request of the journal. If the decision on it is in the log, and the runner died before the program was
@@ -264,8 +262,8 @@ func (s *session) reciteAnswer(at int64, m message) {
 // reportRest tells the host that the journal isn't needed up to here, if nothing is asked and the log has all that came of it.
 func (s *session) reportRest(p *process.Process) {
 	f := s.f
-	if s.replaying || s.offset == s.rests || len(f.Questions) > 0 || len(s.deciding) > 0 || s.isWaiting() || time.Since(s.rested) < s.provider.restEvery ||
-		!s.outbox.IsIdle() || s.request.Stored != nil && !s.request.Stored() {
+	if s.replaying || s.Offset == s.rests || len(f.Questions) > 0 || len(s.deciding) > 0 || s.isWaiting() || time.Since(s.rested) < s.provider.restEvery ||
+		!s.Outbox.IsIdle() || s.request.Stored != nil && !s.request.Stored() {
 		return
 	}
 	data, err := wire.Marshal(&f.state)
@@ -273,22 +271,17 @@ func (s *session) reportRest(p *process.Process) {
 		s.provider.Logger.Warn("agent's state not kept", "error", err)
 		return
 	}
-	s.rested, s.rests = time.Now(), s.offset
-	p.Rested(process.Rest{Offset: s.offset, State: data})
+	s.rested, s.rests = time.Now(), s.Offset
+	p.Rested(process.Rest{Offset: s.Offset, State: data})
 }
 
 // concludeRun ends the session once the program's output has ended.
 func (s *session) concludeRun(p *process.Process, yield func(*wire.Event, error) bool) {
-	s.mu.Lock()
-	closed, left := s.closed, s.left
-	s.ended = true
-	s.mu.Unlock()
+	how, closed, left, err := s.Conclude(p)
 	if left {
 		return
 	}
-	err := p.End(s.provider.Grace)
-	how, waitErr := p.Wait(context.WithoutCancel(s.context()))
-	if err := errors.Join(err, waitErr); err != nil {
+	if err != nil {
 		yield(nil, err)
 		return
 	}
@@ -300,6 +293,6 @@ func (s *session) concludeRun(p *process.Process, yield func(*wire.Event, error)
 	if closed && end.Reason == "" {
 		end.Reason = "closed"
 	}
-	halted := s.isHalting() && (s.f.Tally.Stop == string(acp.StopReasonCancelled) || !s.f.Prompted || s.inTurn() || s.hasMessages() || len(s.f.Asked) > 0)
-	s.yieldEvents(yield, s.placeEvents(s.f.finish(nowMillis(), end, halted)))
+	halted := s.IsHalting() && (s.f.Tally.Stop == string(acp.StopReasonCancelled) || !s.f.Prompted || s.inTurn() || s.HasMessages() || len(s.f.Asked) > 0)
+	s.Yield(yield, s.Place(s.f.finish(nowMillis(), end, halted))...)
 }

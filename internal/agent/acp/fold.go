@@ -43,7 +43,7 @@ func newFold(r agent.Request) *fold {
 			Version: stateVersion, Sent: map[string]request{}, Calls: map[string]*call{}, Asks: map[string]int{}, Questions: map[string]string{}, Afresh: !r.Resume && r.ForkOf == "",
 			Asked: slices.Clone(r.Asked), Aligned: r.Calls.Whole && len(logged) == 0, Logged: logged,
 		},
-		session: r.SessionID, blocks: r.Options.Blocks, mode: permissionMode(r.Options), cwd: r.Options.Cwd,
+		session: r.SessionID, blocks: r.Options.Blocks, mode: cmp.Or(r.Options.PermissionMode, bypass), cwd: r.Options.Cwd,
 		renews: r.Options.NewSession,
 	}
 }
@@ -98,7 +98,7 @@ func shortParams(method string, params wire.Raw) wire.Raw {
 	if method != acp.ClientMethodFsWriteTextFile {
 		return params
 	}
-	return wire.RawOf(map[string]any{"path": textOf(params, "path"), "bytes": len(textOf(params, "content"))})
+	return wire.RawOf(map[string]any{"path": params.TextAt("path"), "bytes": len(params.TextAt("content"))})
 }
 
 // fail notes why the execution fails. The first reason counts.
@@ -138,7 +138,7 @@ func (f *fold) noteTurn(r request) {
 
 // takeUpdate takes a notification of what the agent does.
 func (f *fold) takeUpdate(m message, params wire.Raw) {
-	name := "session/update/" + textOf(params, "update", "sessionUpdate")
+	name := "session/update/" + params.TextAt("update", "sessionUpdate")
 	var n acp.SessionNotification
 	if err := json.Unmarshal(m.Params, &n); err != nil {
 		f.emitRaw(name, params, toValidUTF8(err.Error()))
@@ -211,7 +211,7 @@ func isOver(status string) bool {
 	return status == string(acp.ToolCallStatusCompleted) || status == string(acp.ToolCallStatusFailed)
 }
 
-// recoverCalls puts calls on record that the agent had begun when it died, and had told nobody of. Without an end they were cut off.
+// recoverCalls puts calls on record that the agent had begun when it died, without a word. Without an end they were cut off.
 func (f *fold) recoverCalls() {
 	for _, id := range f.Order {
 		c := f.Calls[id]
@@ -335,7 +335,7 @@ func (c *call) learn(u wire.Raw) {
 	for _, x := range []struct {
 		to   *string
 		from string
-	}{{&c.Title, textOf(u, "title")}, {&c.Kind, textOf(u, "kind")}, {&c.Name, textOf(u, "_meta", "claudeCode", "toolName")}} {
+	}{{&c.Title, u.TextAt("title")}, {&c.Kind, u.TextAt("kind")}, {&c.Name, u.TextAt("_meta", "claudeCode", "toolName")}} {
 		if x.from != "" {
 			*x.to = x.from
 		}
@@ -363,7 +363,7 @@ func (c *call) isVague() bool {
 func shownInput(parts wire.Raw) wire.Raw {
 	for _, part := range parts.Items() {
 		var fields map[string]wire.Raw
-		if input, err := wire.RawFromJSON([]byte(textOf(part, "content", "text"))); err == nil && wire.Unmarshal(input, &fields) == nil {
+		if input, err := wire.RawFromJSON([]byte(part.TextAt("content", "text"))); err == nil && wire.Unmarshal(input, &fields) == nil {
 			return input
 		}
 	}
@@ -395,7 +395,7 @@ func (c *call) input() wire.Raw {
 
 func (c *call) paths() (paths []string) {
 	for _, place := range c.Places.Items() {
-		if path := textOf(place, "path"); path != "" {
+		if path := place.TextAt("path"); path != "" {
 			paths = append(paths, path)
 		}
 	}
@@ -416,7 +416,7 @@ func (c *call) outputText() string {
 	}
 	var texts []string
 	for _, part := range c.Parts.Items() {
-		if text := textOf(part, "content", "text"); text != "" {
+		if text := part.TextAt("content", "text"); text != "" {
 			texts = append(texts, text)
 		}
 	}
@@ -502,8 +502,8 @@ func (f *fold) tellParent(id string, c *call) {
 // noteDiffs tells of the files that a call has changed, as its diffs say.
 func (f *fold) noteDiffs(c *call) {
 	for _, part := range c.Parts.Items() {
-		path := textOf(part, "path")
-		if textOf(part, "type") != "diff" || path == "" {
+		path := part.TextAt("path")
+		if part.TextAt("type") != "diff" || path == "" {
 			continue
 		}
 		change := "modified"
@@ -552,7 +552,7 @@ func (f *fold) takeQuestion(m message, params wire.Raw) {
 	f.beginTurn()
 	f.endBlock()
 	about := params.Get("toolCall")
-	id := textOf(about, "toolCallId")
+	id := about.TextAt("toolCallId")
 	if id == "" || len(id) > maxCallID || !f.Opened {
 		f.emitRaw(m.Method, params, "the call has no id that can be used")
 		return

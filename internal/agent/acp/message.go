@@ -93,19 +93,6 @@ func errorText(e *acp.RequestError) string {
 	return toValidUTF8(text)
 }
 
-// textOf returns the text at a path of keys, or "".
-func textOf(r wire.Raw, path ...string) string {
-	s, _ := valueOf(r, path...).Text()
-	return s
-}
-
-func valueOf(r wire.Raw, path ...string) wire.Raw {
-	for _, key := range path {
-		r = r.Get(key)
-	}
-	return r
-}
-
 // isEmpty reports whether a value says nothing: it is absent, null, or an empty object, list or text.
 func isEmpty(r wire.Raw) bool {
 	if len(r) == 0 {

@@ -20,17 +20,17 @@ func (s *session) askPermission(m message) {
 		return
 	}
 	p := agent.Permission{CallID: call, ToolName: c.name(), Input: c.input()}
-	ctx, cancel := context.WithCancel(s.context())
+	ctx, cancel := context.WithCancel(s.Context())
 	s.deciding[string(m.ID)] = cancel
 	if s.f.Cancelled {
 		cancel()
 	}
-	s.tasks.Go(func() {
+	s.Tasks.Go(func() {
 		defer cancel()
 		v := s.decidePermission(ctx, p)
 		select {
 		case s.decided <- decision{m, v}:
-		case <-s.context().Done():
+		case <-s.Context().Done():
 		}
 	})
 }
@@ -60,7 +60,7 @@ func (s *session) recordDecision(d decision, yield func(*wire.Event, error) bool
 		p.Note = "the agent offers nothing that allows the call"
 	}
 	s.f.takeDecision(nowMillis(), question, p)
-	if !s.yieldEvents(yield, s.f.takeEvents()) {
+	if !s.Yield(yield, s.f.takeEvents()...) {
 		return false
 	}
 	if s.f.Cancelled {
@@ -89,7 +89,7 @@ func chosen(question message, v agent.Verdict) acp.RequestPermissionOutcome {
 	if v.Allow {
 		kinds = []acp.PermissionOptionKind{acp.PermissionOptionKindAllowOnce, acp.PermissionOptionKindAllowAlways}
 	}
-	if named := textOf(v.UpdatedInput, "optionId"); named != "" {
+	if named := v.UpdatedInput.TextAt("optionId"); named != "" {
 		for _, o := range options {
 			if string(o.OptionId) == named && slices.Contains(kinds, o.Kind) {
 				return acp.NewRequestPermissionOutcomeSelected(o.OptionId)
@@ -140,9 +140,9 @@ func (s *session) withdrawRequest(m message, yield func(*wire.Event, error) bool
 	s.f.takeDecision(nowMillis(), question, &wire.PermissionDecided{
 		Decision: wire.DecisionDeny, By: "agent", Note: "the agent took its question back",
 	})
-	events := s.placeEvents(s.f.takeEvents())
+	events := s.Place(s.f.takeEvents())
 	if decided {
 		return true
 	}
-	return s.yieldEvents(yield, events)
+	return s.Yield(yield, events...)
 }

@@ -46,12 +46,12 @@ func promptBlock(item wire.Raw) (acp.ContentBlock, error) {
 	if s, ok := item.Text(); ok {
 		return acp.TextBlock(s), nil
 	}
-	switch kind := textOf(item, "type"); kind {
+	switch kind := item.TextAt("type"); kind {
 	case "text":
-		return acp.TextBlock(textOf(item, "text")), nil
+		return acp.TextBlock(item.TextAt("text")), nil
 	case "image":
-		if source := item.Get("source"); textOf(source, "type") == "base64" {
-			return acp.ImageBlock(textOf(source, "data"), textOf(source, "media_type")), nil
+		if source := item.Get("source"); source.TextAt("type") == "base64" {
+			return acp.ImageBlock(source.TextAt("data"), source.TextAt("media_type")), nil
 		}
 		return acp.ContentBlock{}, errors.New("only images with a base64 source can be given to the agent")
 	default:

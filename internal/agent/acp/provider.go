@@ -34,11 +34,3 @@ const bypass = "bypassPermissions"
 func (*Provider) Capabilities() agent.Capabilities {
 	return agent.Capabilities{TellsLate: true, KeepsLate: true}
 }
-
-// permissionMode returns the mode of the options.
-func permissionMode(o agent.Options) string {
-	if o.PermissionMode == "" {
-		return bypass
-	}
-	return o.PermissionMode
-}

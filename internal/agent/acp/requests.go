@@ -24,7 +24,7 @@ func (s *session) goOn() {
 	if s.replaying || f.Over {
 		return
 	}
-	if f.Failure != nil || s.isHalting() && !s.inTurn() {
+	if f.Failure != nil || s.IsHalting() && !s.inTurn() {
 		s.closeInput()
 		return
 	}
@@ -223,7 +223,7 @@ func (s *session) describeLapse() string {
 // maxCut bounds what the agent is told of calls that were cut off, in bytes.
 const maxCut = 8 << 10
 
-// describeCut tells the agent of calls of which only its own record told, and of which nobody knows how they ended.
+// describeCut tells the agent of calls of which only its own record told, without an end.
 func (f *fold) describeCut() string {
 	if len(f.Cut) == 0 {
 		return ""

@@ -2,11 +2,9 @@ package acp
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	acp "github.com/coder/acp-go-sdk"
@@ -18,8 +16,10 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// session is one run of the program. The goroutine that consumes Events owns all that isn't under mu.
+// session is one run of the program. The goroutine that consumes Events owns all that isn't under Mu.
 type session struct {
+	*pipe.Program
+
 	provider Provider
 	request  agent.Request
 	argv     []string
@@ -31,28 +31,14 @@ type session struct {
 	open      []message // requests of the journal without an answer, in order
 	asked     time.Time // when the program was last asked something
 	over      time.Time // since when the program has nothing more to do; zero: it has
-	offset    uint64    // of the journal, behind the current line
-	index     int       // of the next event that is made of it
 	rested    time.Time // when the host was last told of a resting point
 	rests     uint64    // where that was
 	reason    string    // why the program was ended, if it was
 	deciding  map[string]context.CancelFunc
 	decided   chan decision
 	terminals map[string]*terminal
-	tasks     sync.WaitGroup // decisions and terminals
-	context   func() context.Context
-	cancel    context.CancelFunc
-	outbox    *pipe.Outbox
 
-	mu       sync.Mutex
-	process  *process.Process // nil until the program runs
-	inbox    []agent.Message
-	news     chan struct{} // has an item when inbox, halting or redirect changed
-	redirect bool          // it is to do something else
-	halting  bool          // it is to stop
-	ended    bool          // it takes no more messages
-	closed   bool
-	left     bool // the program lives on without this session
+	redirect bool // the agent is to do something else; under Mu
 }
 
 // decision is the answer to a question for permission.
@@ -62,36 +48,14 @@ type decision struct {
 }
 
 func newSession(ctx context.Context, p Provider, r agent.Request, argv []string, prompt []acp.ContentBlock) *session {
-	ctx, cancel := context.WithCancel(ctx)
 	return &session{
-		provider: p, request: r, argv: argv, prompt: prompt, folder: workdir.Folder{Dir: r.Options.Cwd, User: p.User},
+		Program: pipe.NewProgram(ctx, r, p.Grace, pipe.NewOutbox()), provider: p, request: r, argv: argv, prompt: prompt, folder: workdir.Folder{Dir: r.Options.Cwd, User: p.User},
 		f: newFold(r), replaying: true, deciding: map[string]context.CancelFunc{}, decided: make(chan decision), terminals: map[string]*terminal{},
-		context: func() context.Context { return ctx }, cancel: cancel, outbox: pipe.NewOutbox(), news: make(chan struct{}, 1),
 	}
-}
-
-// yieldEvents hands events to the consumer. It reports false if that wants no more.
-func (s *session) yieldEvents(yield func(*wire.Event, error) bool, events []*wire.Event) bool {
-	for _, e := range events {
-		e.ExecID = s.request.ExecID
-		if !yield(e, nil) {
-			return false
-		}
-	}
-	return true
-}
-
-// placeEvents gives events their place in the program's journal.
-func (s *session) placeEvents(events []*wire.Event) []*wire.Event {
-	for _, e := range events {
-		e.JournalOffset, e.JournalIndex = s.offset, s.index
-		s.index++
-	}
-	return events
 }
 
 func (s *session) put(m message) {
-	if err := s.outbox.Put(m); err != nil {
+	if err := s.Outbox.Put(m); err != nil {
 		s.provider.Logger.Debug("line not sent", "method", m.Method, "error", err)
 	}
 }
@@ -104,7 +68,7 @@ func (s *session) environ() []string {
 // restoreRest puts the session where it was at a resting point. What another version of this program has left there can't
 // be gone on with: the execution fails, and says why.
 func (s *session) restoreRest(last process.Rest) {
-	s.offset, s.rests = last.Offset, last.Offset
+	s.Offset, s.rests = last.Offset, last.Offset
 	if len(last.State) == 0 {
 		return
 	}
@@ -119,62 +83,27 @@ func (s *session) restoreRest(last process.Rest) {
 	}
 	x.fillMaps()
 	s.f.state = x
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.halting, s.ended = x.Halting, s.ended || x.Over
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	s.Halting, s.Ended = x.Halting, s.Ended || x.Over
 }
 
 // Send gives the agent a message, when its turn is over; see [agent.Session].
 func (s *session) Send(ctx context.Context, m agent.Message) error {
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("acp: send: %w", err)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ended || s.closed {
-		return agent.ErrEnded
-	}
-	s.inbox = append(s.inbox, m)
-	s.redirect = s.redirect || m.Interrupt
-	s.signalNews()
-	return nil
+	return s.Receive(ctx, m, func() { s.redirect = s.redirect || m.Interrupt })
 }
 
 // Interrupt asks the agent to stop; see [agent.Session].
 func (s *session) Interrupt(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("acp: interrupt: %w", err)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ended || s.closed {
-		return agent.ErrEnded
-	}
-	s.halting = true
-	s.signalNews()
-	return nil
-}
-
-// signalNews says that there is news. It is called under mu.
-func (s *session) signalNews() {
-	select {
-	case s.news <- struct{}{}:
-	default:
-	}
-}
-
-func (s *session) isHalting() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.halting
+	return s.Halt(ctx, func() {})
 }
 
 // takeNews does what a message or an interruption asks for.
 func (s *session) takeNews() {
-	s.mu.Lock()
-	halting, redirect := s.halting, s.redirect
+	s.Mu.Lock()
+	halting, redirect := s.Halting, s.redirect
 	s.redirect = false
-	s.mu.Unlock()
+	s.Mu.Unlock()
 	s.f.Halting = halting
 	if s.f.Over || !halting && !redirect {
 		return
@@ -211,78 +140,26 @@ func (s *session) cutTurn() {
 
 // nextMessage takes the next message. If there is none, the program's input is closed, and the inbox, unless the agent waits for an answer.
 func (s *session) nextMessage() (m agent.Message, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.inbox) > 0 {
-		m, s.inbox = s.inbox[0], s.inbox[1:]
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	if len(s.Inbox) > 0 {
+		m, s.Inbox = s.Inbox[0], s.Inbox[1:]
 		return m, true
 	}
 	if len(s.f.Asked) > 0 {
 		return m, false
 	}
-	s.ended, s.f.Over = true, true
-	s.outbox.Close()
+	s.Ended, s.f.Over = true, true
+	s.Outbox.Close()
 	return m, false
 }
 
 // closeInput ends the program's input: there is nothing more to do. Messages that wait are for the session that goes on.
 func (s *session) closeInput() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ended, s.f.Over = true, true
-	s.outbox.Close()
-}
-
-// hasMessages reports whether messages wait.
-func (s *session) hasMessages() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.inbox) > 0
-}
-
-// Close ends the program and all that it started; see [agent.Session].
-func (s *session) Close() error {
-	s.cancel()
-	err := s.closeProgram()
-	s.mu.Lock()
-	p := s.process
-	s.mu.Unlock()
-	s.tasks.Wait()
-	s.outbox.CloseAndWait()
-	if p != nil {
-		err = errors.Join(err, p.Close())
-	}
-	return err
-}
-
-// closeProgram ends the program's tree.
-func (s *session) closeProgram() error {
-	s.mu.Lock()
-	s.closed, s.ended = true, true
-	p, left := s.process, s.left
-	s.mu.Unlock()
-	if p == nil || left {
-		return nil
-	}
-	return p.End(s.provider.Grace)
-}
-
-// Leave gives the program up without ending it; see [agent.Leaver].
-func (s *session) Leave() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.process == nil || s.closed || s.left || !s.process.Leave() {
-		return s.left
-	}
-	s.left, s.ended = true, true
-	s.outbox.Drop()
-	return true
-}
-
-func (s *session) isLeft() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.left
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	s.Ended, s.f.Over = true, true
+	s.Outbox.Close()
 }
 
 func nowMillis() int64 { return time.Now().UnixMilli() }

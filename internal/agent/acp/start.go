@@ -88,24 +88,8 @@ func commandLine(o agent.Options) ([]string, error) {
 // refuseOptions fails for what the protocol has no word for: a caller with a bound counts on it.
 func refuseOptions(r agent.Request) error {
 	o := r.Options
-	for _, x := range []struct {
-		name string
-		set  bool
-	}{
-		{"maxTurns", o.MaxTurns > 0},
-		{"maxBudgetUsd", o.MaxBudgetUsd > 0},
-		{"allowedTools", len(o.AllowedTools) > 0},
-		{"disallowedTools", len(o.DisallowedTools) > 0},
-		{"requireApproval", len(o.RequireApproval) > 0},
-		{"systemPrompt", o.SystemPrompt != ""},
-		{"appendSystemPrompt", o.AppendSystemPrompt != ""},
-		{"outputSchema", len(o.OutputSchema) > 0},
-		{"fallbackModel", o.FallbackModel != ""},
-		{"maxTokens", o.MaxTokens > 0},
-	} {
-		if x.set {
-			return fmt.Errorf("acp: the protocol has no %s: leave it out, and set it in the agent's own configuration if it has one", x.name)
-		}
+	if name := o.FirstBound(); name != "" {
+		return fmt.Errorf("acp: the protocol has no %s: leave it out, and set it in the agent's own configuration if it has one", name)
 	}
 	for _, event := range flow.HookEvents() {
 		if r.Hooks.Has(event) {
@@ -120,7 +104,7 @@ func (s *session) Events() iter.Seq2[*wire.Event, error] {
 	return func(yield func(*wire.Event, error) bool) {
 		defer s.Close() //nolint:errcheck // survivors were reported
 		attaches := s.request.Host.Has(programName)
-		if !attaches && !s.yieldEvents(yield, []*wire.Event{s.startEvent()}) {
+		if !attaches && !s.Yield(yield, s.startEvent()) {
 			return
 		}
 		p, err := s.launchProgram()
@@ -132,7 +116,7 @@ func (s *session) Events() iter.Seq2[*wire.Event, error] {
 			yield(nil, agent.ErrLost)
 			return
 		case err != nil:
-			s.yieldEvents(yield, []*wire.Event{s.startFailed(err)})
+			s.Yield(yield, s.startFailed(err))
 			return
 		case p == nil: // it has been closed
 			return
@@ -145,7 +129,7 @@ func (s *session) Events() iter.Seq2[*wire.Event, error] {
 		} else if data, err := wire.Marshal(&s.f.state); err == nil { // a runner that attaches doesn't know what the log had at the start
 			p.Rested(process.Rest{State: data})
 		}
-		stop := context.AfterFunc(s.context(), func() { _ = s.closeProgram() }) // Close reports it
+		stop := context.AfterFunc(s.Context(), func() { _ = s.EndTree() }) // Close reports it
 		defer stop()
 		s.driveProgram(p, yield)
 	}
@@ -183,13 +167,7 @@ func (s *session) launchProgram() (*process.Process, error) {
 	if err != nil && !s.request.Host.Has(programName) {
 		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed || s.context().Err() != nil {
-		return nil, nil
-	}
-	s.process, err = s.request.Host.Start(process.Config{
+	return s.Launch(s.request.Host, process.Config{
 		Name: programName, Argv: append([]string{path}, s.argv[1:]...), Dir: s.request.Options.Cwd, Journal: true, KeepStderr: true, Env: s.environ(),
 	})
-	return s.process, err
 }

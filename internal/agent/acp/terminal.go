@@ -124,14 +124,14 @@ func (s *session) openTerminal(id string, limit int, argv []string, dir string, 
 		t.keep(f.Data)
 	}
 	s.terminals[id] = t
-	s.tasks.Go(func() { s.tendTerminal(t) })
+	s.Tasks.Go(func() { s.tendTerminal(t) })
 	return nil
 }
 
 // tendTerminal reads what a command prints, and ends it with the session, or leaves it with the agent.
 func (s *session) tendTerminal(t *terminal) {
-	stop := context.AfterFunc(s.context(), func() {
-		if s.isLeft() {
+	stop := context.AfterFunc(s.Context(), func() {
+		if s.IsLeft() {
 			t.process.Leave()
 			return
 		}
@@ -158,11 +158,11 @@ func (s *session) tendTerminal(t *terminal) {
 	}
 	select {
 	case <-t.process.Exited():
-	case <-s.context().Done():
+	case <-s.Context().Done():
 	}
 	close(t.ended)
-	<-s.context().Done()
-	if !s.isLeft() {
+	<-s.Context().Done()
+	if !s.IsLeft() {
 		_ = t.process.End(s.provider.Grace)
 	}
 	for range t.process.Frames {
@@ -239,13 +239,13 @@ func (s *session) awaitTerminal(m message, r acp.WaitForTerminalExitRequest) (an
 		return nil, err
 	}
 	t.addWaits(1)
-	s.tasks.Go(func() {
+	s.Tasks.Go(func() {
 		defer t.addWaits(-1)
 		select {
 		case <-t.ended:
 			e := t.exitStatus()
 			s.put(resultOf(m.ID, acp.WaitForTerminalExitResponse{ExitCode: e.ExitCode, Signal: e.Signal}))
-		case <-s.context().Done():
+		case <-s.Context().Done():
 		}
 	})
 	return nil, nil

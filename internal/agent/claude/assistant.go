@@ -27,17 +27,17 @@ func (n *Normalizer) readAssistant(m wire.Raw) bool {
 		n.emitRaw(m, rewritten)
 		return true
 	}
-	model := stringAt(message, "model")
-	if kind := stringAt(m, "error"); kind != "" || isTrue(m, "isApiErrorMessage") {
+	model := message.TextAt("model")
+	if kind := m.TextAt("error"); kind != "" || isTrue(m, "isApiErrorMessage") {
 		n.assistantError(t, m, kind)
 		return true
 	}
 	if t.main {
 		n.tally.active, n.tally.asked, n.tally.failed = true, false, ""
 	}
-	id := stringAt(message, "id")
+	id := message.TextAt("id")
 	if id == "" {
-		id = stringAt(m, "uuid")
+		id = m.TextAt("uuid")
 	}
 	if model != synthetic {
 		n.enterMessage(t, id, model, message)
@@ -48,7 +48,7 @@ func (n *Normalizer) readAssistant(m wire.Raw) bool {
 	for _, b := range blocks {
 		n.readBlock(t, b)
 	}
-	if t.stop = stringAt(message, "stop_reason"); t.stop != "" && n.opt.Format == Transcript && model != synthetic {
+	if t.stop = message.TextAt("stop_reason"); t.stop != "" && n.opt.Format == Transcript && model != synthetic {
 		n.flushUsage(t) // nothing may follow for days
 	}
 	return true
@@ -65,7 +65,7 @@ func (n *Normalizer) enterMessage(t *thread, id, model string, message wire.Raw)
 	n.turnStart(t)
 	t.produced = true
 	t.usage.takeNumbers(message.Get("usage"))
-	if stop := stringAt(message, "stop_reason"); stop != "" {
+	if stop := message.TextAt("stop_reason"); stop != "" {
 		t.usage.stop = stop
 	}
 }
@@ -89,16 +89,16 @@ func (t *thread) takeEarly() []*block {
 }
 
 func (n *Normalizer) readBlock(t *thread, b wire.Raw) {
-	kind := stringAt(b, "type")
+	kind := b.TextAt("type")
 	switch {
 	case kind == "text":
-		t.answer += stringAt(b, "text")
-		n.readProse(t, "text", stringAt(b, "text"), "")
+		t.answer += b.TextAt("text")
+		n.readProse(t, "text", b.TextAt("text"), "")
 	case kind == "thinking":
-		n.readProse(t, "thinking", stringAt(b, "thinking"), stringAt(b, "signature"))
+		n.readProse(t, "thinking", b.TextAt("thinking"), b.TextAt("signature"))
 	case isTool(kind):
 		n.toolBlock(t, b)
-	case isToolResult(kind) && stringAt(b, "tool_use_id") != "":
+	case isToolResult(kind) && b.TextAt("tool_use_id") != "":
 		n.toolResult(t, b, nil)
 	default:
 		n.emitRawBlock(t, "assistant/"+kind, b)
@@ -156,18 +156,18 @@ func isTool(kind string) bool { return strings.HasSuffix(kind, "tool_use") }
 func isToolResult(kind string) bool { return strings.HasSuffix(kind, "tool_result") }
 
 func (n *Normalizer) toolBlock(t *thread, b wire.Raw) {
-	id, name, input := stringAt(b, "id"), stringAt(b, "name"), b.Get("input")
+	id, name, input := b.TextAt("id"), b.TextAt("name"), b.Get("input")
 	if s := t.streamedCall(id); s != nil {
 		s.whole, s.matched = true, true
 	}
 	if !n.toolUse(t, t.message, id, name, input) {
-		n.emitRawBlock(t, "assistant/"+stringAt(b, "type"), b)
+		n.emitRawBlock(t, "assistant/"+b.TextAt("type"), b)
 	}
 }
 
 func (t *thread) streamedCall(id string) *block {
 	for _, b := range t.blocks {
-		if id != "" && isTool(b.kind) && stringAt(b.call, "id") == id {
+		if id != "" && isTool(b.kind) && b.call.TextAt("id") == id {
 			return b
 		}
 	}
@@ -217,7 +217,7 @@ func isReadOnlyTool(tool string) bool {
 
 // assistantError is a message with which the program tells that the API failed.
 func (n *Normalizer) assistantError(t *thread, m wire.Raw, kind string) {
-	message := contentText(valueAt(m, "message", "content"))
+	message := contentText(m.Get("message", "content"))
 	if kind == "" {
 		kind = agent.APIErrorType(int(integerAt(m, "apiErrorStatus")), "")
 	}

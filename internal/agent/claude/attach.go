@@ -35,13 +35,13 @@ func (s *session) attachProgram(yield func(*wire.Event, error) bool) {
 		yield(nil, err)
 		return
 	}
-	if p != nil && !s.yieldEvents(yield, s.restoreRest(p.Last)) {
+	if p != nil && !s.Yield(yield, s.restoreRest(p.Last)...) {
 		return
 	}
 	if s.keepFile(f); s.saver != nil {
 		s.saver.before = r.Transcript.Load
 		s.saver.noteGrowth(r.SessionID)
-		go s.saver.run(s.context())
+		go s.saver.run(s.Context())
 	}
 	defer s.keepRest()
 	s.run(p, yield)
@@ -50,7 +50,7 @@ func (s *session) attachProgram(yield func(*wire.Event, error) bool) {
 // restoreRest puts the session where it was at a resting point. It warns if what was left there is
 // of another version: then it begins anew from there.
 func (s *session) restoreRest(last process.Rest) (warnings []*wire.Event) {
-	s.offset, s.rests = last.Offset, last.Offset
+	s.Offset, s.rests = last.Offset, last.Offset
 	if len(last.State) == 0 {
 		return nil
 	}
@@ -76,14 +76,14 @@ func (s *session) restoreRest(last process.Rest) (warnings []*wire.Event) {
 		}}}
 	}
 	s.n.restoreState(x)
-	s.lines, s.index, s.begun, s.prompted = x.Lines, x.Index, x.Begun, x.Prompts
+	s.lines, s.Index, s.begun, s.prompted = x.Lines, x.Index, x.Begun, x.Prompts
 	s.inTurn, s.over, s.stopped = x.InTurn, x.Over, x.Stopped
 	for _, id := range x.Answered {
 		s.expectEcho(id)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.halting, s.asked, s.ended = x.Halting, x.Asked, s.ended || x.Over
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	s.Halting, s.asked, s.Ended = x.Halting, x.Asked, s.Ended || x.Over
 	for _, m := range x.Sent {
 		s.sent = append(s.sent, sentMessage{m.UUID, Sent{Source: m.Source, CommandID: m.CommandID}})
 	}
@@ -96,7 +96,7 @@ func (s *session) restoreRest(last process.Rest) (warnings []*wire.Event) {
 // reportRest tells the host that the journal isn't needed up to here, if nothing is open and
 // the log has all that came of it.
 func (s *session) reportRest(p *process.Process) {
-	if s.replaying || s.halted || s.offset == s.rests || len(s.asking)+len(s.consulting) > 0 || time.Since(s.rested) < s.provider.restEvery || !s.n.isResting() {
+	if s.replaying || s.halted || s.Offset == s.rests || len(s.asking)+len(s.consulting) > 0 || time.Since(s.rested) < s.provider.restEvery || !s.n.isResting() {
 		return
 	}
 	x, quiet := s.captureState()
@@ -108,21 +108,21 @@ func (s *session) reportRest(p *process.Process) {
 		s.provider.Logger.Warn("agent's state not kept", "run_id", s.request.RunID, "node_id", s.request.NodeID, "error", err)
 		return
 	}
-	s.rested, s.rests = time.Now(), s.offset
-	p.Rested(process.Rest{Offset: s.offset, State: data})
+	s.rested, s.rests = time.Now(), s.Offset
+	p.Rested(process.Rest{Offset: s.Offset, State: data})
 }
 
 // captureState returns what a session that goes on from here has to know. quiet says that the program has been given all
 // that is in there.
 func (s *session) captureState() (x *state, quiet bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.outbox.IsIdle() {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	if !s.Outbox.IsIdle() {
 		return nil, false
 	}
 	x = &state{
 		Version: stateVersion, Turn: s.n.turn, Blocks: s.n.blocks,
-		Lines: s.lines, Index: s.index, InTurn: s.inTurn, Over: s.over, Stopped: s.stopped, Halting: s.halting, Begun: s.begun, Prompts: s.prompted,
+		Lines: s.lines, Index: s.Index, InTurn: s.inTurn, Over: s.over, Stopped: s.stopped, Halting: s.Halting, Begun: s.begun, Prompts: s.prompted,
 		Answered: s.answers, Waiting: slices.Sorted(maps.Keys(s.waiting)), Asked: s.asked, Normalizer: s.n.captureState(),
 	}
 	for _, m := range s.sent {
@@ -158,14 +158,14 @@ func (s *session) deferRequest(m wire.Raw) bool {
 // forgetRequest takes a request that is open in the journal back. It is a question for permission if
 // open is true, of which the log has no decision.
 func (s *session) forgetRequest(id string) (q question, open bool) {
-	i := slices.IndexFunc(s.open, func(m wire.Raw) bool { return stringAt(m, "request_id") == id })
+	i := slices.IndexFunc(s.open, func(m wire.Raw) bool { return m.TextAt("request_id") == id })
 	if i < 0 {
 		return q, false
 	}
 	r := s.open[i].Get("request")
 	s.open = slices.Delete(s.open, i, i+1)
-	q = question{call: cmp.Or(stringAt(r, "tool_use_id"), id), cancel: func() {}}
-	return q, stringAt(r, "subtype") == "can_use_tool" && s.request.Decided[q.call] == nil
+	q = question{call: cmp.Or(r.TextAt("tool_use_id"), id), cancel: func() {}}
+	return q, r.TextAt("subtype") == "can_use_tool" && s.request.Decided[q.call] == nil
 }
 
 // reciteInput takes in what the program was told.
@@ -174,17 +174,17 @@ func (s *session) reciteInput(in pipe.Line) {
 	if err != nil {
 		return
 	}
-	switch stringAt(m, "type") {
+	switch m.TextAt("type") {
 	case "user":
 		s.reciteMessage(m)
 	case "control_request":
-		switch stringAt(m, "request_id") {
+		switch m.TextAt("request_id") {
 		case initializeID:
 			s.begun = true
 		case interruptID:
-			s.mu.Lock()
-			s.halting = true
-			s.mu.Unlock()
+			s.Mu.Lock()
+			s.Halting = true
+			s.Mu.Unlock()
 		}
 	case "control_response":
 		s.reciteAnswer(in.At, m.Get("response"))
@@ -192,23 +192,23 @@ func (s *session) reciteInput(in pipe.Line) {
 }
 
 func (s *session) reciteMessage(m wire.Raw) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	uuid, from := stringAt(m, "uuid"), m.Get("wake")
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	uuid, from := m.TextAt("uuid"), m.Get("wake")
 	if s.waiting[uuid] { // it was sent before the resting point, and written behind it
 		return
 	}
-	s.over, s.ended = false, s.halted || s.closed || s.left // the former session had taken it
+	s.over, s.Ended = false, s.halted || s.Closed || s.Left // the former session had taken it
 	sent := Sent{Source: "prompt"}
 	if len(from) > 0 {
-		sent = Sent{Source: "command", CommandID: stringAt(from, "commandId")}
+		sent = Sent{Source: "command", CommandID: from.TextAt("commandId")}
 		if !isTrue(from, "notice") {
-			s.noteAnswer(stringAt(from, "answers"))
+			s.noteAnswer(from.TextAt("answers"))
 		}
 	} else {
 		s.prompted++
 		if _, text := s.request.Prompt.Text(); text { // it may be longer than what was asked for, see recall
-			s.n.prompt = contentText(valueAt(m, "message", "content"))
+			s.n.prompt = contentText(m.Get("message", "content"))
 		}
 	}
 	s.sent = append(s.sent, sentMessage{uuid, sent})
@@ -217,26 +217,26 @@ func (s *session) reciteMessage(m wire.Raw) {
 
 // reciteAnswer takes in an answer that the program was given. The log has the events of it.
 func (s *session) reciteAnswer(at int64, response wire.Raw) {
-	id := stringAt(response, "request_id")
+	id := response.TextAt("request_id")
 	s.expectEcho(id)
-	i := slices.IndexFunc(s.open, func(m wire.Raw) bool { return stringAt(m, "request_id") == id })
+	i := slices.IndexFunc(s.open, func(m wire.Raw) bool { return m.TextAt("request_id") == id })
 	if i < 0 {
 		return
 	}
 	r, answer := s.open[i].Get("request"), response.Get("response")
 	s.open = slices.Delete(s.open, i, i+1)
-	switch input := r.Get("input"); stringAt(r, "subtype") {
+	switch input := r.Get("input"); r.TextAt("subtype") {
 	case "can_use_tool":
 		d := &wire.PermissionDecided{Decision: wire.DecisionDeny}
-		if stringAt(answer, "behavior") == "allow" {
+		if answer.TextAt("behavior") == "allow" {
 			d.Decision = wire.DecisionAllow
 		}
-		s.n.Decided(at, cmp.Or(stringAt(r, "tool_use_id"), id), d)
+		s.n.Decided(at, cmp.Or(r.TextAt("tool_use_id"), id), d)
 	case "hook_callback":
 		o := outcomeIn(answer)
 		s.stopped = s.stopped || o.Decision == hook.Stop
 		if e := s.hookEvent(input); s.n.hooked {
-			s.n.Heard(at, e, o, nil, stringAt(input, "permission_mode"))
+			s.n.Heard(at, e, o, nil, input.TextAt("permission_mode"))
 		}
 	}
 }
@@ -247,11 +247,11 @@ func outcomeIn(answer wire.Raw) hook.Outcome {
 	switch {
 	case hasValue(answer, "continue") && !isTrue(answer, "continue"):
 		return hook.Outcome{Decision: hook.Stop}
-	case stringAt(specific, "permissionDecision") == "deny":
+	case specific.TextAt("permissionDecision") == "deny":
 		return hook.Outcome{Decision: hook.Deny}
 	case hasValue(specific, "updatedInput"):
 		return hook.Outcome{Decision: hook.Modify, Input: specific.Get("updatedInput")}
-	case stringAt(specific, "permissionDecision") == "allow":
+	case specific.TextAt("permissionDecision") == "allow":
 		return hook.Outcome{Decision: hook.Allow}
 	}
 	return hook.Outcome{}
@@ -260,10 +260,10 @@ func outcomeIn(answer wire.Raw) hook.Outcome {
 // respondAgain answers a request of the journal. If its answer is in the log, and the runner died before it was
 // written, it is given without being recorded again.
 func (s *session) respondAgain(m wire.Raw) {
-	id, r := stringAt(m, "request_id"), m.Get("request")
-	switch input := r.Get("input"); stringAt(r, "subtype") {
+	id, r := m.TextAt("request_id"), m.Get("request")
+	switch input := r.Get("input"); r.TextAt("subtype") {
 	case "can_use_tool":
-		call := cmp.Or(stringAt(r, "tool_use_id"), id)
+		call := cmp.Or(r.TextAt("tool_use_id"), id)
 		if d := s.request.Decided[call]; d != nil && d.By != byHook {
 			s.n.Decided(nowMillis(), call, d)
 			v := agent.Verdict{Allow: d.Decision == wire.DecisionAllow, By: d.By, Note: d.Note, UpdatedInput: d.UpdatedInput}
@@ -271,7 +271,7 @@ func (s *session) respondAgain(m wire.Raw) {
 			return
 		}
 	case "hook_callback":
-		e, mode := s.hookEvent(input), stringAt(input, "permission_mode")
+		e, mode := s.hookEvent(input), input.TextAt("permission_mode")
 		if d := s.request.Decided[e.ToolUseID]; e.Name == flow.HookPreToolUse && s.n.hooked && d != nil && d.By == byHook {
 			o := outcomeOf(d)
 			s.n.Heard(nowMillis(), e, o, nil, mode)

@@ -142,8 +142,8 @@ func (h *journalHost) told() (lines []string) {
 		if err != nil {
 			panic(err)
 		}
-		what, _ := m.Get("type").Text()
-		id, _ := m.Get("response").Get("request_id").Text()
+		what := m.TextAt("type")
+		id := m.TextAt("response", "request_id")
 		body, _ := json.Marshal(m.Get("response").Get("response"))
 		lines = append(lines, strings.TrimSpace(strings.Join([]string{what, id, strings.TrimPrefix(string(body), "null")}, " ")))
 	}
@@ -280,7 +280,7 @@ func echoed(line []byte) (uuid string, ok bool) {
 	if err != nil {
 		return "", false
 	}
-	uuid, _ = m.Get("uuid").Text()
+	uuid = m.TextAt("uuid")
 	ok, _ = m.Get("isReplay").Any().(bool)
 	return uuid, ok
 }

@@ -8,7 +8,7 @@ import (
 // controlRequest takes a question of the agent to the program that runs it.
 func (n *Normalizer) controlRequest(m wire.Raw) bool {
 	r := m.Get("request")
-	switch stringAt(r, "subtype") {
+	switch r.TextAt("subtype") {
 	case "can_use_tool":
 		return n.permissionRequired(m, r)
 	case "hook_callback":
@@ -20,9 +20,9 @@ func (n *Normalizer) controlRequest(m wire.Raw) bool {
 }
 
 func (n *Normalizer) permissionRequired(m, r wire.Raw) bool {
-	id, name := stringAt(r, "tool_use_id"), stringAt(r, "tool_name")
+	id, name := r.TextAt("tool_use_id"), r.TextAt("tool_name")
 	if id == "" {
-		id = stringAt(m, "request_id")
+		id = m.TextAt("request_id")
 	}
 	if id == "" || name == "" {
 		return false
@@ -36,7 +36,7 @@ func (n *Normalizer) permissionRequired(m, r wire.Raw) bool {
 		suggestions = nil
 	}
 	n.emitForCall(id, &wire.PermissionRequired{
-		ToolName: name, ToolInput: r.Get("input"), Description: stringAt(r, "description"), Suggestions: suggestions,
+		ToolName: name, ToolInput: r.Get("input"), Description: r.TextAt("description"), Suggestions: suggestions,
 	})
 	return true
 }
@@ -78,21 +78,21 @@ func (n *Normalizer) markExecuting(id string, from wire.ToolCallState) {
 // no permission is asked for, the answer is what lets the tool begin; in other
 // modes the agent's own rules come after it, and don't tell what they decide.
 func (n *Normalizer) hookCallback(input wire.Raw) bool {
-	if stringAt(input, "hook_event_name") != "PreToolUse" {
+	if input.TextAt("hook_event_name") != "PreToolUse" {
 		return false
 	}
 	t := n.threadOf(n.root)
-	if id := stringAt(input, "agent_id"); id != "" {
+	if id := input.TextAt("agent_id"); id != "" {
 		if t = n.agents[id]; t == nil {
 			t = n.threadOf("agent/" + id)
 			t.agent = id
 		}
 	}
-	id := stringAt(input, "tool_use_id")
-	if !n.toolUse(t, "", id, stringAt(input, "tool_name"), input.Get("tool_input")) {
+	id := input.TextAt("tool_use_id")
+	if !n.toolUse(t, "", id, input.TextAt("tool_name"), input.Get("tool_input")) {
 		return false
 	}
-	if stringAt(input, "permission_mode") == bypass && !n.hooked {
+	if input.TextAt("permission_mode") == bypass && !n.hooked {
 		n.markExecuting(id, wire.ToolPending)
 	}
 	return true
@@ -103,11 +103,11 @@ func (n *Normalizer) hookCallback(input wire.Raw) bool {
 func (n *Normalizer) toParent(m wire.Raw) bool {
 	r := m.Get("request")
 	message := r.Get("message")
-	if stringAt(r, "server_name") != parent.Server || stringAt(message, "method") != "tools/call" ||
-		stringAt(message, "params", "name") != parent.Tool {
+	if r.TextAt("server_name") != parent.Server || message.TextAt("method") != "tools/call" ||
+		message.TextAt("params", "name") != parent.Tool {
 		return false
 	}
-	p, problem := parent.Parse(valueAt(message, "params", "arguments"))
+	p, problem := parent.Parse(message.Get("params", "arguments"))
 	if problem != "" {
 		return false
 	}
@@ -118,8 +118,8 @@ func (n *Normalizer) toParent(m wire.Raw) bool {
 // messageID returns the id of a message to the parent: that of the call, or of the
 // request if the agent doesn't name the call.
 func messageID(m wire.Raw) string {
-	if id := stringAt(m, "request", "message", "params", "_meta", "claudecode/toolUseId"); id != "" {
+	if id := m.TextAt("request", "message", "params", "_meta", "claudecode/toolUseId"); id != "" {
 		return id
 	}
-	return stringAt(m, "request_id")
+	return m.TextAt("request_id")
 }

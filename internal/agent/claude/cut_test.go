@@ -76,7 +76,7 @@ func TestForkPrefix(t *testing.T) {
 				r.RunID, r.ForkOf, r.ForkAt, r.History = "fork", "s0", c.at, c.history
 			}), func(e *wire.Event) {
 				if p, ok := e.Payload.(*wire.RawMessage); ok {
-					if text, _ := p.Data.Get("argv").Text(); text != "" {
+					if text := p.Data.TextAt("argv"); text != "" {
 						argv = text
 					}
 				}

@@ -36,14 +36,14 @@ func (n *Normalizer) beginLine(at int64) {
 
 // dispatchLine dispatches one line. line is its text.
 func (n *Normalizer) dispatchLine(m wire.Raw, line []byte) {
-	typ := stringAt(m, "type")
+	typ := m.TextAt("type")
 	if n.opt.Format == Transcript {
-		if t := parseMillis(stringAt(m, "timestamp")); t != 0 {
+		if t := parseMillis(m.TextAt("timestamp")); t != 0 {
 			n.setTime(t)
 		}
 	}
 	n.flushTokens(typ, m)
-	uuid := stringAt(m, "uuid")
+	uuid := m.TextAt("uuid")
 	if uuid == "" || typ == "stream_event" {
 		if !n.readKnownLine(typ, m) {
 			n.emitRaw(m, "")

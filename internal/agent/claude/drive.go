@@ -3,7 +3,6 @@ package claude
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -72,7 +71,7 @@ const maxBroken = 200
 // closeReader ends the program, if it still runs, and its reader.
 func (s *session) closeReader(p *process.Process, done chan<- struct{}, lines <-chan pipe.Line) {
 	close(done)
-	if !s.isLeft() {
+	if !s.IsLeft() {
 		s.stopProgram(p, "agent left processes behind")
 	}
 	for range lines {
@@ -111,7 +110,7 @@ func (s *session) resetTimer(timer *time.Timer) {
 }
 
 // isSilent reports whether the program, which was started here, has said nothing yet.
-func (s *session) isSilent() bool { return s.lines == 0 && !s.process.Attached }
+func (s *session) isSilent() bool { return s.lines == 0 && !s.Process.Attached }
 
 // giveUpWaiting gives up waiting: for a first line, for reports and echoes that don't come, or for a
 // program that doesn't exit.
@@ -144,17 +143,17 @@ func (s *session) takeLine(p *process.Process, in pipe.Line, yield func(*wire.Ev
 	if s.halted { // what it began since isn't wanted
 		return true
 	}
-	s.offset, s.index = in.Offset, 0
+	s.Offset, s.Index = in.Offset, 0
 	if long := in.Long; long != nil {
 		reason := &LineTooLongError{Line: s.lines, Bytes: long.Bytes, Limit: pipe.MaxLine, Head: long.Head}
-		return s.yieldEvents(yield, s.placeEvents(s.n.TooLong(in.At, reason)))
+		return s.Yield(yield, s.Place(s.n.TooLong(in.At, reason))...)
 	}
 	m, err := wire.RawFromJSON(in.Data)
 	if err != nil {
 		s.broken++
 	}
-	if err == nil && stringAt(m, "type") == "control_cancel_request" {
-		return s.withdrawQuestion(in.At, stringAt(m, "request_id"), yield)
+	if err == nil && m.TextAt("type") == "control_cancel_request" {
+		return s.withdrawQuestion(in.At, m.TextAt("request_id"), yield)
 	}
 	if err == nil && s.takeHookQuestion(m) {
 		return true
@@ -164,16 +163,16 @@ func (s *session) takeLine(p *process.Process, in pipe.Line, yield func(*wire.Ev
 		return true
 	}
 	s.tellNormalizer()
-	halted := stringAt(m, "type") == "result" && s.haltInterrupted()
-	events := s.placeEvents(s.n.Line(in.At, in.Data))
+	halted := m.TextAt("type") == "result" && s.haltInterrupted()
+	events := s.Place(s.n.Line(in.At, in.Data))
 	if halted {
 		s.n.tally.outcome = interrupted // even if the turn came to its end: there is more to do
 	}
-	if s.stopped && stringAt(m, "type") == "result" {
+	if s.stopped && m.TextAt("type") == "result" {
 		s.n.tally.stop = stopHook
 	}
 	s.noteQuestions(events) // before an answer can come
-	if !s.yieldEvents(yield, events) {
+	if !s.Yield(yield, events...) {
 		return false
 	}
 	s.saveFileAfter(events)
@@ -181,19 +180,10 @@ func (s *session) takeLine(p *process.Process, in pipe.Line, yield func(*wire.Ev
 	return true
 }
 
-// placeEvents gives events their place in the program's journal.
-func (s *session) placeEvents(events []*wire.Event) []*wire.Event {
-	for _, e := range events {
-		e.JournalOffset, e.JournalIndex = s.offset, s.index
-		s.index++
-	}
-	return events
-}
-
 // haltIfWaiting ends an agent that waits for an answer of its parent when it is
 // interrupted: it has nothing to stop, so that no result follows.
 func (s *session) haltIfWaiting(m wire.Raw) {
-	if stringAt(m, "response", "request_id") == interruptID && !s.inTurn && !s.over && s.hasOpenQuestion() && s.haltInterrupted() {
+	if m.TextAt("response", "request_id") == interruptID && !s.inTurn && !s.over && s.hasOpenQuestion() && s.haltInterrupted() {
 		s.n.tally.outcome = interrupted
 	}
 }
@@ -215,22 +205,22 @@ func (s *session) saveFileAfter(events []*wire.Event) {
 // echoes of wake's answers, answers to wake's requests, the handshake of the
 // MCP server.
 func (s *session) handleProtocol(m wire.Raw) bool {
-	switch stringAt(m, "type") {
+	switch m.TextAt("type") {
 	case "control_response":
-		id := stringAt(m, "response", "request_id")
+		id := m.TextAt("response", "request_id")
 		if s.answered[id] {
 			delete(s.answered, id)
 			s.answers = slices.DeleteFunc(s.answers, func(a string) bool { return a == id })
 			return true
 		}
-		return (id == initializeID || id == interruptID || id == redirectID) && stringAt(m, "response", "subtype") == "success"
+		return (id == initializeID || id == interruptID || id == redirectID) && m.TextAt("response", "subtype") == "success"
 	case "control_request":
 		r := m.Get("request")
-		if stringAt(r, "subtype") == "mcp_message" && stringAt(r, "server_name") == parent.Server && stringAt(r, "message", "method") != "tools/call" {
+		if r.TextAt("subtype") == "mcp_message" && r.TextAt("server_name") == parent.Server && r.TextAt("message", "method") != "tools/call" {
 			if s.deferRequest(m) {
 				return true
 			}
-			s.sendReply(successResponse(stringAt(m, "request_id"), serveParent(r.Get("message"), messageID(m))))
+			s.sendReply(successResponse(m.TextAt("request_id"), serveParent(r.Get("message"), messageID(m))))
 			return true
 		}
 	}
@@ -239,18 +229,18 @@ func (s *session) handleProtocol(m wire.Raw) bool {
 
 // reactToLine does what a line asks for, after its events have been taken care of.
 func (s *session) reactToLine(m wire.Raw) {
-	switch stringAt(m, "type") {
+	switch m.TextAt("type") {
 	case "control_request":
 		s.respondToRequest(m)
 	case "user":
-		s.noteEcho(stringAt(m, "uuid"))
+		s.noteEcho(m.TextAt("uuid"))
 		s.inTurn = s.inTurn || isTrue(m, "isReplay")
 	case "command_lifecycle":
-		if state := stringAt(m, "state"); state != "queued" && state != "started" {
-			s.noteEcho(stringAt(m, "command_uuid"))
+		if state := m.TextAt("state"); state != "queued" && state != "started" {
+			s.noteEcho(m.TextAt("command_uuid"))
 		}
 	case "system":
-		s.inTurn = s.inTurn || stringAt(m, "subtype") == "init"
+		s.inTurn = s.inTurn || m.TextAt("subtype") == "init"
 	case "stream_event", "assistant":
 		s.inTurn = s.inTurn || !hasValue(m, "parent_tool_use_id")
 	case "result":
@@ -271,8 +261,8 @@ func (s *session) respondToRequest(m wire.Raw) {
 	if s.deferRequest(m) {
 		return
 	}
-	id, r := stringAt(m, "request_id"), m.Get("request")
-	switch stringAt(r, "subtype") {
+	id, r := m.TextAt("request_id"), m.Get("request")
+	switch r.TextAt("subtype") {
 	case "hook_callback": // its tool:intent is stored
 		if s.n.hooked {
 			s.consultHooks(id, r.Get("input"))
@@ -280,7 +270,7 @@ func (s *session) respondToRequest(m wire.Raw) {
 		}
 		s.sendReply(successResponse(id, verdictOfHooks("", "", hook.Outcome{})))
 	case "mcp_message":
-		if stringAt(r, "server_name") == parent.Server {
+		if r.TextAt("server_name") == parent.Server {
 			s.sendReply(successResponse(id, serveParent(r.Get("message"), messageID(m))))
 			return
 		}
@@ -288,28 +278,28 @@ func (s *session) respondToRequest(m wire.Raw) {
 	case "can_use_tool":
 		s.askPermission(id, r)
 	default:
-		s.sendReply(errorResponse(id, "not supported: "+stringAt(r, "subtype")))
+		s.sendReply(errorResponse(id, "not supported: "+r.TextAt("subtype")))
 	}
 }
 
 // askPermission has a question for permission decided, which may take its time.
 func (s *session) askPermission(id string, r wire.Raw) {
-	call := cmp.Or(stringAt(r, "tool_use_id"), id)
-	p := agent.Permission{CallID: call, ToolName: stringAt(r, "tool_name"), Input: r.Get("input")}
-	ctx, cancel := context.WithCancel(s.context())
+	call := cmp.Or(r.TextAt("tool_use_id"), id)
+	p := agent.Permission{CallID: call, ToolName: r.TextAt("tool_name"), Input: r.Get("input")}
+	ctx, cancel := context.WithCancel(s.Context())
 	s.asking[id] = question{call: call, input: p.Input, cancel: cancel}
-	s.deciding.Go(func() {
+	s.Tasks.Go(func() {
 		defer cancel()
 		v := s.decidePermission(ctx, p)
 		select {
 		case s.decided <- decision{id, v}:
-		case <-s.context().Done():
+		case <-s.Context().Done():
 		}
 	})
 }
 
 func (s *session) decidePermission(ctx context.Context, p agent.Permission) agent.Verdict {
-	mode := permissionMode(s.request.Options)
+	mode := cmp.Or(s.request.Options.PermissionMode, bypass)
 	if p.ToolName != ask.Tool && (mode == bypass || mode == "auto") { // a question is for a person in any mode
 		return agent.Verdict{Allow: true, By: "policy", Note: "permission mode " + mode}
 	}
@@ -335,9 +325,9 @@ func (s *session) withdrawQuestion(at int64, id string, yield func(*wire.Event, 
 	}
 	q.cancel()
 	delete(s.asking, id)
-	return s.yieldEvents(yield, s.placeEvents(s.n.Decided(at, q.call, &wire.PermissionDecided{
+	return s.Yield(yield, s.Place(s.n.Decided(at, q.call, &wire.PermissionDecided{
 		Decision: wire.DecisionDeny, By: "agent", Note: "the agent took its question back",
-	})))
+	}))...)
 }
 
 // recordDecision records a decision and passes it on.
@@ -351,7 +341,7 @@ func (s *session) recordDecision(d decision, yield func(*wire.Event, error) bool
 	if d.verdict.Allow {
 		p.Decision, p.UpdatedInput = wire.DecisionAllow, d.verdict.UpdatedInput
 	}
-	if !s.yieldEvents(yield, s.n.Decided(nowMillis(), q.call, p)) {
+	if !s.Yield(yield, s.n.Decided(nowMillis(), q.call, p)...) {
 		return false
 	}
 	s.sendReply(successResponse(d.request, permissionVerdict(d.verdict, q.input)))
@@ -360,16 +350,11 @@ func (s *session) recordDecision(d decision, yield func(*wire.Event, error) bool
 
 // concludeRun ends the session once the program's output has ended.
 func (s *session) concludeRun(p *process.Process, yield func(*wire.Event, error) bool) {
-	s.mu.Lock()
-	closed, left := s.closed, s.left
-	s.ended = true
-	s.mu.Unlock()
+	exit, closed, left, err := s.Conclude(p)
 	if left {
 		return
 	}
-	err := p.End(s.provider.Grace)
-	exit, waitErr := p.Wait(context.WithoutCancel(s.context()))
-	if err := errors.Join(err, waitErr); err != nil {
+	if err != nil {
 		yield(nil, err)
 		return
 	}
@@ -382,5 +367,5 @@ func (s *session) concludeRun(p *process.Process, yield func(*wire.Event, error)
 	if end.Reason = s.reason; closed && end.Reason == "" {
 		end.Reason = "closed"
 	}
-	s.leaveOff(s.placeEvents(s.n.Finish(nowMillis(), end)), yield)
+	s.leaveOff(s.Place(s.n.Finish(nowMillis(), end)), yield)
 }

@@ -19,18 +19,18 @@ func (n *Normalizer) emitEffects(c *toolCall, structured wire.Raw) {
 }
 
 func (n *Normalizer) fileChanged(c *toolCall, structured wire.Raw) {
-	path := stringAt(c.input, "file_path")
+	path := c.input.TextAt("file_path")
 	if path == "" {
-		path = stringAt(c.input, "notebook_path")
+		path = c.input.TextAt("notebook_path")
 	}
 	if path == "" {
 		return
 	}
 	change := ""
 	switch {
-	case stringAt(structured, "type") == "create":
+	case structured.TextAt("type") == "create":
 		change = "created"
-	case stringAt(structured, "type") == "update", c.name != "Write":
+	case structured.TextAt("type") == "update", c.name != "Write":
 		change = "modified"
 	}
 	n.emitForThread(c.thread, &wire.FileChanged{Path: path, Change: change})
@@ -65,7 +65,7 @@ func todoOf(item wire.Raw) wire.Todo {
 		return wire.Todo{Content: s, Status: "pending"}
 	}
 	todo := wire.Todo{
-		ID: stringAt(item, "id"), Content: stringAt(item, "content"), Status: stringAt(item, "status"), ActiveForm: stringAt(item, "activeForm"),
+		ID: item.TextAt("id"), Content: item.TextAt("content"), Status: item.TextAt("status"), ActiveForm: item.TextAt("activeForm"),
 	}
 	if todo.Status == "" {
 		todo.Status = "pending"
@@ -98,7 +98,7 @@ func (n *Normalizer) taskChanged(c *toolCall, structured wire.Raw) {
 	switch c.name {
 	case "TaskCreate":
 		l.items = append(l.items, wire.Todo{
-			ID: stringAt(structured, "task", "id"), Content: stringAt(c.input, "subject"), Status: "pending", ActiveForm: stringAt(c.input, "activeForm"),
+			ID: structured.TextAt("task", "id"), Content: c.input.TextAt("subject"), Status: "pending", ActiveForm: c.input.TextAt("activeForm"),
 		})
 	case "TaskUpdate":
 		if !l.applyUpdate(c.input) {
@@ -114,7 +114,7 @@ func (n *Normalizer) taskChanged(c *toolCall, structured wire.Raw) {
 
 // applyUpdate applies the input of TaskUpdate. It reports whether anything changed.
 func (l *todos) applyUpdate(input wire.Raw) bool {
-	id := stringAt(input, "taskId")
+	id := input.TextAt("taskId")
 	i := slices.IndexFunc(l.items, func(t wire.Todo) bool { return t.ID == id })
 	if i < 0 {
 		if id == "" {
@@ -125,7 +125,7 @@ func (l *todos) applyUpdate(input wire.Raw) bool {
 	}
 	before, t := l.items[i], &l.items[i]
 	for field, v := range map[*string]string{
-		&t.Status: stringAt(input, "status"), &t.Content: stringAt(input, "subject"), &t.ActiveForm: stringAt(input, "activeForm"),
+		&t.Status: input.TextAt("status"), &t.Content: input.TextAt("subject"), &t.ActiveForm: input.TextAt("activeForm"),
 	} {
 		if v != "" {
 			*field = v
@@ -143,7 +143,7 @@ func (l *todos) replaceItems(tasks []wire.Raw) bool {
 	var items []wire.Todo
 	changed := len(tasks) != len(l.items)
 	for i, task := range tasks {
-		t := wire.Todo{ID: stringAt(task, "id"), Content: stringAt(task, "subject"), Status: stringAt(task, "status")}
+		t := wire.Todo{ID: task.TextAt("id"), Content: task.TextAt("subject"), Status: task.TextAt("status")}
 		if t.Status == "" {
 			t.Status = "pending"
 		}

@@ -178,7 +178,7 @@ func FuzzParentServer(f *testing.F) {
 			t.Fatal(err)
 		}
 		taken := NewNormalizer(NormalizerOptions{Started: true}).toParent(request)
-		delivered := stringAt(message, "method") == "tools/call" && bytes.Contains(reply.Result, []byte(`"isError":false`))
+		delivered := message.TextAt("method") == "tools/call" && bytes.Contains(reply.Result, []byte(`"isError":false`))
 		if taken != delivered {
 			t.Fatalf("%q: on record %t, answered by %q", data, taken, line)
 		}

@@ -40,14 +40,14 @@ func (s *session) askStartHooks(yield func(*wire.Event, error) bool) bool {
 	s.n.hooked = s.request.Hooks.Has(flow.HookPreToolUse)
 	task, _ := s.request.Prompt.Text()
 	h := hearing{event: hook.Event{Name: flow.HookAgentStart, Task: task, Resumed: baseSession(s.request) != ""}}
-	h.outcome, h.fired = s.request.Hooks.Fire(s.context(), h.event)
-	if !s.yieldEvents(yield, s.n.Heard(nowMillis(), h.event, h.outcome, h.fired, "")) {
+	h.outcome, h.fired = s.request.Hooks.Fire(s.Context(), h.event)
+	if !s.Yield(yield, s.n.Heard(nowMillis(), h.event, h.outcome, h.fired, "")...) {
 		return false
 	}
 	o := &s.request.Options
 	switch h.outcome.Decision {
 	case hook.Stop:
-		s.yieldEvents(yield, s.n.Stopped(nowMillis()))
+		s.Yield(yield, s.n.Stopped(nowMillis())...)
 		return false
 	case hook.System, hook.Context:
 		if o.AppendSystemPrompt != "" {
@@ -63,8 +63,8 @@ func (s *session) askStartHooks(yield func(*wire.Event, error) bool) bool {
 // comes of them.
 func (s *session) takeHookQuestion(m wire.Raw) bool {
 	r := m.Get("request")
-	event := stringAt(r, "input", "hook_event_name")
-	if stringAt(m, "type") != "control_request" || stringAt(r, "subtype") != "hook_callback" || event == "PreToolUse" {
+	event := r.TextAt("input", "hook_event_name")
+	if m.TextAt("type") != "control_request" || r.TextAt("subtype") != "hook_callback" || event == "PreToolUse" {
 		return false
 	}
 	for _, theirs := range hookEvents() {
@@ -72,7 +72,7 @@ func (s *session) takeHookQuestion(m wire.Raw) bool {
 			if s.deferRequest(m) {
 				return true
 			}
-			s.consultHooks(stringAt(m, "request_id"), r.Get("input"))
+			s.consultHooks(m.TextAt("request_id"), r.Get("input"))
 			return true
 		}
 	}
@@ -81,15 +81,15 @@ func (s *session) takeHookQuestion(m wire.Raw) bool {
 
 // consultHooks asks the hooks, which may take its time. The program waits.
 func (s *session) consultHooks(id string, input wire.Raw) {
-	h := hearing{request: id, event: s.hookEvent(input), mode: stringAt(input, "permission_mode")}
-	ctx, cancel := context.WithCancel(s.context())
+	h := hearing{request: id, event: s.hookEvent(input), mode: input.TextAt("permission_mode")}
+	ctx, cancel := context.WithCancel(s.Context())
 	s.consulting[id] = cancel
-	s.deciding.Go(func() {
+	s.Tasks.Go(func() {
 		defer cancel()
 		h.outcome, h.fired = s.request.Hooks.Fire(ctx, h.event)
 		select {
 		case s.heard <- h:
-		case <-s.context().Done():
+		case <-s.Context().Done():
 		}
 	})
 }
@@ -97,11 +97,11 @@ func (s *session) consultHooks(id string, input wire.Raw) {
 // hookEvent is what the program asks about.
 func (s *session) hookEvent(input wire.Raw) hook.Event {
 	e := hook.Event{
-		Turn: s.n.turn, AgentID: stringAt(input, "agent_id"), Tool: stringAt(input, "tool_name"), ToolUseID: stringAt(input, "tool_use_id"),
+		Turn: s.n.turn, AgentID: input.TextAt("agent_id"), Tool: input.TextAt("tool_name"), ToolUseID: input.TextAt("tool_use_id"),
 		Input: input.Get("tool_input"),
 	}
 	for event, theirs := range hookEvents() {
-		if theirs == stringAt(input, "hook_event_name") {
+		if theirs == input.TextAt("hook_event_name") {
 			e.Name = event
 		}
 	}
@@ -109,9 +109,9 @@ func (s *session) hookEvent(input wire.Raw) hook.Event {
 	case flow.HookPostToolUse:
 		e.Result = input.Get("tool_response")
 	case flow.HookPostToolUseFailure:
-		e.Error = stringAt(input, "error")
+		e.Error = input.TextAt("error")
 	case flow.HookTurnStart:
-		e.Turn, e.Task = s.n.turn+1, stringAt(input, "prompt")
+		e.Turn, e.Task = s.n.turn+1, input.TextAt("prompt")
 	case flow.HookTurnEnd:
 		e.Result = input.Get("last_assistant_message")
 	}
@@ -123,11 +123,11 @@ func (s *session) hookEvent(input wire.Raw) hook.Event {
 func (s *session) heedHooks(h hearing, yield func(*wire.Event, error) bool) bool {
 	cancel, open := s.consulting[h.request]
 	if !open {
-		return s.yieldEvents(yield, s.n.Heard(nowMillis(), h.event, hook.Outcome{}, h.fired, ""))
+		return s.Yield(yield, s.n.Heard(nowMillis(), h.event, hook.Outcome{}, h.fired, "")...)
 	}
 	cancel()
 	delete(s.consulting, h.request)
-	if !s.yieldEvents(yield, s.n.Heard(nowMillis(), h.event, h.outcome, h.fired, h.mode)) {
+	if !s.Yield(yield, s.n.Heard(nowMillis(), h.event, h.outcome, h.fired, h.mode)...) {
 		return false
 	}
 	s.stopped = s.stopped || h.outcome.Decision == hook.Stop
@@ -142,11 +142,11 @@ func (s *session) leaveOff(events []*wire.Event, yield func(*wire.Event, error) 
 	if last >= 0 {
 		if c, ok := events[last].Payload.(*wire.AgentComplete); ok {
 			e := hook.Event{Name: flow.HookAgentStop, Turn: s.n.turn, Result: wire.RawString(c.Result)}
-			_, fired := s.request.Hooks.Fire(s.context(), e)
+			_, fired := s.request.Hooks.Fire(s.Context(), e)
 			events = append(events[:last:last], append(s.n.Heard(nowMillis(), e, hook.Outcome{}, fired, ""), events[last])...)
 		}
 	}
-	s.yieldEvents(yield, events)
+	s.Yield(yield, events...)
 }
 
 // verdictOfHooks is the answer to a question about an event.

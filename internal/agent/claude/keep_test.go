@@ -278,7 +278,7 @@ func TestForkPoint(t *testing.T) {
 			}), func(e *wire.Event) {
 				switch p := e.Payload.(type) {
 				case *wire.RawMessage:
-					argv, _ := p.Data.Get("argv").Text()
+					argv := p.Data.TextAt("argv")
 					flag = regexp.MustCompile(`--resume-session-at=\S*`).FindString(argv)
 				case *wire.AgentError:
 					if p.ErrorType != agent.ErrorForkInexact || p.Severity != wire.SeverityWarning {
@@ -344,7 +344,7 @@ func TestLapse(t *testing.T) {
 				case *wire.AgentStart:
 					prompt, _ = p.Prompt.Text()
 				case *wire.RawMessage:
-					got, _ = p.Data.Get("got").Text()
+					got = p.Data.TextAt("got")
 				}
 			})
 			if d := cmp.Diff([]string{want, block}, []string{prompt, got}); d != "" {

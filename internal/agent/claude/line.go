@@ -93,35 +93,21 @@ func (l *lineReader) next() ([]byte, error) {
 	}
 }
 
-// stringAt returns the string at a path of keys, or "".
-func stringAt(r wire.Raw, path ...string) string {
-	s, _ := valueAt(r, path...).Text()
-	return s
-}
-
-// valueAt returns the value at a path of keys, or nil.
-func valueAt(r wire.Raw, path ...string) wire.Raw {
-	for _, key := range path {
-		r = r.Get(key)
-	}
-	return r
-}
-
 // hasValue reports whether the value at a path is there and not null.
 func hasValue(r wire.Raw, path ...string) bool {
-	v := valueAt(r, path...)
+	v := r.Get(path...)
 	return len(v) > 0 && v.Any() != nil
 }
 
 // isTrue reports whether the value at a path is true.
 func isTrue(r wire.Raw, path ...string) bool {
-	v, _ := valueAt(r, path...).Any().(bool)
+	v, _ := r.Get(path...).Any().(bool)
 	return v
 }
 
 // numberAt returns the number at a path; ok is false if there is none.
 func numberAt(r wire.Raw, path ...string) (x float64, ok bool) {
-	switch v := valueAt(r, path...).Any().(type) {
+	switch v := r.Get(path...).Any().(type) {
 	case int64:
 		return float64(v), true
 	case uint64:

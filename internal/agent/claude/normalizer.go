@@ -271,20 +271,20 @@ func (n *Normalizer) emitNamedRaw(name string, data wire.Raw, reason string) {
 
 // messageName returns what a message calls itself, such as system/status.
 func messageName(m wire.Raw) string {
-	typ, sub := stringAt(m, "type"), stringAt(m, "subtype")
+	typ, sub := m.TextAt("type"), m.TextAt("subtype")
 	switch typ {
 	case "control_request":
-		sub = stringAt(m, "request", "subtype")
+		sub = m.TextAt("request", "subtype")
 	case "control_response":
-		sub = stringAt(m, "response", "subtype")
+		sub = m.TextAt("response", "subtype")
 	case "stream_event":
-		if sub = stringAt(m, "event", "delta", "type"); sub == "" {
-			sub = stringAt(m, "event", "type")
+		if sub = m.TextAt("event", "delta", "type"); sub == "" {
+			sub = m.TextAt("event", "type")
 		}
 	case "attachment":
-		sub = stringAt(m, "attachment", "type")
+		sub = m.TextAt("attachment", "type")
 	case "progress":
-		sub = stringAt(m, "data", "type")
+		sub = m.TextAt("data", "type")
 	}
 	if sub == "" {
 		return typ
@@ -336,24 +336,24 @@ func (n *Normalizer) bindSession(m wire.Raw) {
 func (n *Normalizer) emitStart(m wire.Raw) {
 	n.started = true
 	prompt := n.opt.Prompt
-	if prompt == nil && n.opt.Format == Transcript && stringAt(m, "type") == "user" {
-		prompt = valueAt(m, "message", "content")
+	if prompt == nil && n.opt.Format == Transcript && m.TextAt("type") == "user" {
+		prompt = m.Get("message", "content")
 	}
 	if prompt == nil {
 		prompt = wire.Null
 	}
 	n.prompt = contentText(prompt)
 	n.emit(&wire.Event{Payload: &wire.AgentStart{
-		Model: stringAt(m, "model"), Prompt: prompt, Provider: n.opt.Provider, Cwd: stringAt(m, "cwd"),
+		Model: m.TextAt("model"), Prompt: prompt, Provider: n.opt.Provider, Cwd: m.TextAt("cwd"),
 	}})
 }
 
 // sessionOf returns the session id of a line, whichever way it is spelled.
 func sessionOf(m wire.Raw) string {
-	if id := stringAt(m, "session_id"); id != "" {
+	if id := m.TextAt("session_id"); id != "" {
 		return id
 	}
-	return stringAt(m, "sessionId")
+	return m.TextAt("sessionId")
 }
 
 // firstValue returns the value under the first key that is there: streams and

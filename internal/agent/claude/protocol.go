@@ -118,7 +118,7 @@ func serveParent(message wire.Raw, messageID string) map[string]any {
 		id, _ = wire.Marshal(0)
 	}
 	reply := map[string]any{"jsonrpc": "2.0", "id": id}
-	switch method := stringAt(message, "method"); method {
+	switch method := message.TextAt("method"); method {
 	case "initialize":
 		reply["result"] = map[string]any{
 			"protocolVersion": protocolVersion(message), "capabilities": map[string]any{"tools": map[string]any{}},
@@ -137,7 +137,7 @@ func serveParent(message wire.Raw, messageID string) map[string]any {
 }
 
 func protocolVersion(message wire.Raw) string {
-	if v := stringAt(message, "params", "protocolVersion"); v != "" {
+	if v := message.TextAt("params", "protocolVersion"); v != "" {
 		return v
 	}
 	return "2025-06-18"
@@ -147,7 +147,7 @@ func protocolVersion(message wire.Raw) string {
 func callParent(params wire.Raw, id string) map[string]any {
 	text, failed := "", true
 	p, problem := parent.Parse(params.Get("arguments"))
-	switch name := stringAt(params, "name"); {
+	switch name := params.TextAt("name"); {
 	case name != parent.Tool:
 		text = "there is no tool " + name
 	case problem != "":

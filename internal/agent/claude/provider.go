@@ -1,6 +1,7 @@
 package claude
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -64,13 +65,6 @@ const restEvery = time.Second
 // bypass is the permission mode that asks for nothing.
 const bypass = "bypassPermissions"
 
-func permissionMode(o agent.Options) string {
-	if o.PermissionMode == "" {
-		return bypass
-	}
-	return o.PermissionMode
-}
-
 // commandLine returns the command line. Values are joined to their flags: one that
 // begins with a dash is no flag.
 func (p *Provider) commandLine(r agent.Request) []string {
@@ -78,7 +72,7 @@ func (p *Provider) commandLine(r agent.Request) []string {
 	argv := []string{
 		p.Binary, "-p", "--input-format=stream-json", "--output-format=stream-json", "--verbose",
 		"--include-partial-messages", "--replay-user-messages", "--permission-prompt-tool=stdio",
-		"--permission-mode=" + permissionMode(o),
+		"--permission-mode=" + cmp.Or(o.PermissionMode, bypass),
 		`--mcp-config={"mcpServers":{"` + parent.Server + `":{"type":"sdk","name":"` + parent.Server + `"}}}`,
 	}
 	switch {

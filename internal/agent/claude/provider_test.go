@@ -147,7 +147,7 @@ func TestPermissionQuestions(t *testing.T) {
 				case *wire.PermissionRequired, *wire.PermissionDecided, *wire.ToolState:
 					order = append(order, string(e.Type())+" "+e.CallID)
 				case *wire.RawMessage:
-					reply, _ := p.Data.Get("reply").Text()
+					reply := p.Data.TextAt("reply")
 					order = append(order, reply)
 				}
 			}
@@ -274,7 +274,7 @@ func TestParentServer(t *testing.T) {
 		case *wire.CCMessage:
 			got = append(got, "cc_message "+string(p.Priority)+" "+p.Text)
 		case *wire.RawMessage:
-			reply, _ := p.Data.Get("reply").Text()
+			reply := p.Data.TextAt("reply")
 			got = append(got, strings.TrimPrefix(reply, `{"mcp_response":`))
 		}
 	}
@@ -320,7 +320,7 @@ func TestQuestion(t *testing.T) {
 		case *wire.CCMessage:
 			told = append(told, e.CallID+" "+string(p.Priority))
 		case *wire.RawMessage:
-			reply, _ := p.Data.Get("reply").Text()
+			reply := p.Data.TextAt("reply")
 			told = append(told, reply)
 		case *wire.UserMessage:
 			if p.Source == "command" {
@@ -413,7 +413,7 @@ func TestLingers(t *testing.T) {
 	child := 0
 	got := said(drain(t, session(t, script, nil), func(e *wire.Event) {
 		if p, ok := e.Payload.(*wire.RawMessage); ok {
-			pid, _ := p.Data.Get("child").Text()
+			pid := p.Data.TextAt("child")
 			child, _ = strconv.Atoi(pid)
 		}
 	}))
@@ -490,7 +490,7 @@ func TestLeavingEarly(t *testing.T) {
 			t.Fatal(err)
 		}
 		if p, ok := e.Payload.(*wire.RawMessage); ok {
-			pid, _ := p.Data.Get("child").Text()
+			pid := p.Data.TextAt("child")
 			child, _ = strconv.Atoi(pid)
 			break
 		}
@@ -541,8 +541,8 @@ func TestCommandLine(t *testing.T) {
 	run := func(change func(*agent.Request)) (argv, env string) {
 		for _, e := range drain(t, session(t, script, change), nil) {
 			if p, ok := e.Payload.(*wire.RawMessage); ok {
-				argv, _ = p.Data.Get("argv").Text()
-				env, _ = p.Data.Get("env").Text()
+				argv = p.Data.TextAt("argv")
+				env = p.Data.TextAt("env")
 			}
 		}
 		return argv, env
@@ -617,7 +617,7 @@ func TestPrompts(t *testing.T) {
 			var got []string
 			for _, e := range drain(t, s, nil) {
 				if p, ok := e.Payload.(*wire.RawMessage); ok {
-					text, _ := p.Data.Get("text").Text()
+					text := p.Data.TextAt("text")
 					got = append(got, text)
 				}
 			}

@@ -28,7 +28,7 @@ func (s *session) recallRecord() (before sessionRecord, err error) {
 	if before.files, err = s.provider.filesOf(s.request.Options); err != nil || baseSession(s.request) == "" {
 		return before, err
 	}
-	if before, err = s.provider.loadRecord(s.context(), s.request, before.files); err != nil || before.content == nil {
+	if before, err = s.provider.loadRecord(s.Context(), s.request, before.files); err != nil || before.content == nil {
 		return before, err // the program will say that it doesn't know the session
 	}
 	if baseSession(s.request) == s.request.SessionID { // it is ours to correct

@@ -1,7 +1,6 @@
 package claude
 
 import (
-	"fmt"
 	"strings"
 
 	"code.wake.dev/wake/internal/agent"
@@ -11,7 +10,7 @@ import (
 
 // readResult takes the end of a turn.
 func (n *Normalizer) readResult(m wire.Raw) bool {
-	subtype := stringAt(m, "subtype")
+	subtype := m.TextAt("subtype")
 	if subtype == "" && !hasValue(m, "is_error") {
 		return false
 	}
@@ -32,7 +31,7 @@ func (n *Normalizer) readResult(m wire.Raw) bool {
 	added, turnCost := n.countResult(m)
 	n.turnEnd(m, subtype, added, turnCost)
 	n.concludeTurn(m, subtype, main)
-	if stringAt(m, "origin", "kind") == "task-notification" && n.notified > 0 {
+	if m.TextAt("origin", "kind") == "task-notification" && n.notified > 0 {
 		n.notified--
 	}
 	return true
@@ -72,7 +71,7 @@ func (n *Normalizer) countResult(m wire.Raw) (added map[string]wire.ModelUsage, 
 	}
 	y.total = total
 	y.models = accumulateUsage(y.models, added)
-	y.cost += costOrZero(turnCost)
+	y.cost += wire.ValueOf(turnCost)
 	return added, turnCost
 }
 
@@ -99,8 +98,8 @@ func (n *Normalizer) learnWindow(model string, window int64) {
 
 func (n *Normalizer) turnEnd(m wire.Raw, subtype string, added map[string]wire.ModelUsage, turnCost *float64) {
 	p := &wire.TurnEnd{
-		StopReason: stringAt(m, "stop_reason"), TerminalReason: stringAt(m, "terminal_reason"), Subtype: subtype,
-		IsError: isTrue(m, "is_error"), Result: stringAt(m, "result"), Origin: stringAt(m, "origin", "kind"),
+		StopReason: m.TextAt("stop_reason"), TerminalReason: m.TextAt("terminal_reason"), Subtype: subtype,
+		IsError: isTrue(m, "is_error"), Result: m.TextAt("result"), Origin: m.TextAt("origin", "kind"),
 		TotalCostUsd: optNumber(m, "total_cost_usd"), TurnCostUsd: turnCost,
 		DurationMs: integerAt(m, "duration_ms"), DurationAPIMs: integerAt(m, "duration_api_ms"),
 		NumTurns: integerAt(m, "num_turns"), ModelUsage: added,
@@ -123,7 +122,7 @@ func (n *Normalizer) concludeTurn(m wire.Raw, subtype string, main *thread) {
 	bad := isTrue(m, "is_error") || subtype != "success"
 	already := y.failed
 	y.active, y.failed = false, ""
-	y.stop = stringAt(m, "stop_reason")
+	y.stop = m.TextAt("stop_reason")
 	y.denials = m.Get("permission_denials")
 	if len(y.denials.Items()) == 0 {
 		y.denials = nil
@@ -134,11 +133,11 @@ func (n *Normalizer) concludeTurn(m wire.Raw, subtype string, main *thread) {
 	answer := main.answer
 	main.owner, main.answer = "", ""
 	if !bad {
-		y.outcome, y.result = succeeded, fullAnswer(stringAt(m, "result"), answer)
+		y.outcome, y.result = succeeded, fullAnswer(m.TextAt("result"), answer)
 		return
 	}
 	y.outcome = failed
-	if strings.HasPrefix(stringAt(m, "terminal_reason"), "aborted") {
+	if strings.HasPrefix(m.TextAt("terminal_reason"), "aborted") {
 		y.outcome = interrupted
 	}
 	if already == "" || subtype != "success" {
@@ -159,7 +158,7 @@ func fullAnswer(result, answer string) string {
 func (n *Normalizer) resultError(m wire.Raw, subtype string) *wire.AgentError {
 	message := strings.Join(stringsOf(m.Get("errors")), "; ")
 	if message == "" {
-		message = stringAt(m, "result")
+		message = m.TextAt("result")
 	}
 	if message == "" {
 		message = subtype
@@ -196,20 +195,7 @@ func (e Exit) isFailure() bool { return !e.Unknown && (e.Code != 0 || e.Signal !
 
 // String says how the process ended.
 func (e Exit) String() string {
-	s := fmt.Sprintf("ended with exit code %d", e.Code)
-	if e.Signal != "" {
-		s = "was ended by signal " + e.Signal
-	}
-	if e.Reason != "" {
-		s += " (" + e.Reason + ")"
-	}
-	if e.Memory != 0 {
-		s += " (" + process.BoundText(e.Memory) + ")"
-	}
-	if words := strings.TrimSpace(e.Stderr); words != "" {
-		s += ": " + words
-	}
-	return s
+	return process.Exit{Code: e.Code, Signal: e.Signal, Memory: e.Memory}.Text("", e.Reason, e.Stderr)
 }
 
 // Finish returns the events that end the execution: calls without a result are

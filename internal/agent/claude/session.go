@@ -2,12 +2,10 @@ package claude
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"os/exec"
 	"slices"
-	"sync"
 	"time"
 
 	"code.wake.dev/wake/internal/agent"
@@ -17,8 +15,10 @@ import (
 )
 
 // session is one run of the program. The goroutine that consumes Events owns
-// all that isn't under mu.
+// all that isn't under Mu.
 type session struct {
+	*pipe.Program
+
 	provider Provider
 	request  agent.Request
 	prompts  []wire.Raw
@@ -30,17 +30,12 @@ type session struct {
 	open       []wire.Raw          // requests of the journal without an answer, in order
 	lines      int                 // of the program
 	broken     int                 // of them that are no JSON
-	offset     uint64              // of the journal, behind the current line
-	index      int                 // of the next event that is made of it
 	rested     time.Time           // when the host was last told of a resting point
 	rests      uint64              // where that was
 	answered   map[string]bool     // requests of the program: it will echo the answer
 	answers    []string            // their ids, the last ones
 	asking     map[string]question // open questions for permission, by request
 	decided    chan decision
-	deciding   sync.WaitGroup
-	context    func() context.Context // of the session, for decisions
-	cancel     context.CancelFunc
 	consulting map[string]context.CancelFunc // hooks are being asked, by request of the program
 	heard      chan hearing
 	stopped    bool       // a hook wants the agent to end
@@ -50,16 +45,10 @@ type session struct {
 	halted     bool       // it was ended between two turns
 	saver      *fileSaver // of the session file; nil if it isn't kept
 
-	mu      sync.Mutex
-	process *process.Process // nil until the program runs
-	outbox  *pipe.Outbox
+	// Under Mu. Halting: it is to end with the turn that is interrupted.
 	sent    []sentMessage   // messages that the normalizer hasn't been told of
 	waiting map[string]bool // messages that the program hasn't echoed
 	asked   []string        // messages to the parent that wait for an answer
-	halting bool            // it is to end with the turn that is interrupted
-	ended   bool            // takes no more messages
-	closed  bool
-	left    bool // the program lives on without this session
 }
 
 type sentMessage struct {
@@ -81,15 +70,12 @@ type decision struct {
 }
 
 func newSession(ctx context.Context, p Provider, r agent.Request, prompts []wire.Raw) *session {
-	ctx, cancel := context.WithCancel(ctx)
-	s := &session{
-		provider: p, request: r, prompts: prompts,
+	return &session{
+		Program: pipe.NewProgram(ctx, r, p.Grace, pipe.NewOutbox()), provider: p, request: r, prompts: prompts,
 		answered: make(map[string]bool), asking: make(map[string]question), decided: make(chan decision),
 		consulting: make(map[string]context.CancelFunc), heard: make(chan hearing),
-		context: func() context.Context { return ctx }, cancel: cancel,
-		replaying: true, inTurn: true, outbox: pipe.NewOutbox(), waiting: make(map[string]bool), asked: slices.Clone(r.Asked),
+		replaying: true, inTurn: true, waiting: make(map[string]bool), asked: slices.Clone(r.Asked),
 	}
-	return s
 }
 
 // Events runs the program and yields what it does; see [agent.Session].
@@ -101,7 +87,7 @@ func (s *session) Events() iter.Seq2[*wire.Event, error] {
 			return
 		}
 		before, err := s.recallRecord() // the prompt may depend on it
-		if !s.yieldEvents(yield, []*wire.Event{s.startEvent()}) {
+		if !s.Yield(yield, s.startEvent()) {
 			return
 		}
 		if !s.askStartHooks(yield) {
@@ -113,15 +99,15 @@ func (s *session) Events() iter.Seq2[*wire.Event, error] {
 			warnings, err = s.prepareFile(before)
 		}
 		if err != nil {
-			s.yieldEvents(yield, []*wire.Event{s.startFailed(err)})
+			s.Yield(yield, s.startFailed(err))
 			return
 		}
-		if !s.yieldEvents(yield, warnings) {
+		if !s.Yield(yield, warnings...) {
 			return
 		}
 		p, err := s.launchProgram()
 		if err != nil {
-			s.yieldEvents(yield, []*wire.Event{s.startFailed(err)})
+			s.Yield(yield, s.startFailed(err))
 			return
 		}
 		s.run(p, yield)
@@ -133,20 +119,9 @@ func (s *session) run(p *process.Process, yield func(*wire.Event, error) bool) {
 	if p == nil {
 		return
 	}
-	stop := context.AfterFunc(s.context(), func() { _ = s.closeProgram() }) // Close reports it
+	stop := context.AfterFunc(s.Context(), func() { _ = s.EndTree() }) // Close reports it
 	defer stop()
 	s.driveProgram(p, yield)
-}
-
-// yieldEvents hands events to the consumer. It reports false if that wants no more.
-func (s *session) yieldEvents(yield func(*wire.Event, error) bool, events []*wire.Event) bool {
-	for _, e := range events {
-		e.ExecID = s.request.ExecID
-		if !yield(e, nil) {
-			return false
-		}
-	}
-	return true
 }
 
 func (s *session) startEvent() *wire.Event {
@@ -182,25 +157,16 @@ func (s *session) launchProgram() (*process.Process, error) {
 		return nil, err
 	}
 	argv[0] = path
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed || s.context().Err() != nil {
-		return nil, nil
-	}
-	s.process, err = s.request.Host.Start(process.Config{
+	return s.Launch(s.request.Host, process.Config{
 		Name: programName, Argv: argv, Dir: s.request.Options.Cwd, Journal: true, KeepStderr: true,
 		Env: agent.Environment(s.provider.Environ, s.request.Options.Env),
 	})
-	if err != nil {
-		return nil, err
-	}
-	return s.process, nil
 }
 
 // greetProgram begins to write to the program: first what it hasn't been given of the handshake and the prompt.
 func (s *session) greetProgram(p *process.Process) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
 	var first []any
 	if !s.begun {
 		first = append(first, initializeRequest(s.request.Hooks))
@@ -212,13 +178,13 @@ func (s *session) greetProgram(p *process.Process) {
 		first = append(first, newUserLine(uuid, content, nil))
 	}
 	s.begun, s.prompted = true, len(s.prompts)
-	s.outbox.Start(p.Stdin, first...)
+	s.Outbox.Start(p.Stdin, first...)
 }
 
 // prepareFile puts the file of the session that the request goes on with in place
 // and begins to keep that of its own.
 func (s *session) prepareFile(before sessionRecord) (warnings []*wire.Event, err error) {
-	r, ctx := &s.request, s.context()
+	r, ctx := &s.request, s.Context()
 	if len(before.content) > 0 {
 		cut, err := s.cutSession(before)
 		if err == nil && !cut && !before.here {
@@ -270,7 +236,7 @@ func (s *session) aimFork(content []byte) []*wire.Event {
 // keepRest saves the rest of the session's file. The program must be gone.
 func (s *session) keepRest() {
 	if s.saver != nil {
-		s.saver.finish(s.context())
+		s.saver.finish(s.Context())
 	}
 }
 
@@ -279,13 +245,13 @@ func (s *session) Send(ctx context.Context, m agent.Message) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("claude: send: %w", err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ended || s.closed {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	if s.Ended || s.Closed {
 		return agent.ErrEnded
 	}
 	if m.Interrupt {
-		if err := s.outbox.Put(interruptRequest(redirectID)); err != nil {
+		if err := s.Outbox.Put(interruptRequest(redirectID)); err != nil {
 			return err
 		}
 	}
@@ -298,10 +264,10 @@ func (s *session) Send(ctx context.Context, m agent.Message) error {
 	} else {
 		s.noteAnswer(m.Answers)
 	}
-	return s.outbox.Put(newUserLine(uuid, textBlocks(content), &origin{CommandID: m.CommandID, Answers: m.Answers, Notice: m.Notice}))
+	return s.Outbox.Put(newUserLine(uuid, textBlocks(content), &origin{CommandID: m.CommandID, Answers: m.Answers, Notice: m.Notice}))
 }
 
-// noteAnswer notes that a question to the parent is answered, or all if it is "". It is called under mu.
+// noteAnswer notes that a question to the parent is answered, or all if it is "". It is called under Mu.
 func (s *session) noteAnswer(question string) {
 	s.asked = slices.DeleteFunc(s.asked, func(id string) bool { return question == "" || id == question })
 }
@@ -310,11 +276,11 @@ func (s *session) noteAnswer(question string) {
 func (s *session) noteQuestions(events []*wire.Event) {
 	for _, e := range events {
 		if p, ok := e.Payload.(*wire.CCMessage); ok && p.Priority != wire.PriorityInfo && e.Parent == "" {
-			s.mu.Lock()
+			s.Mu.Lock()
 			if !slices.Contains(s.asked, e.CallID) {
 				s.asked = append(s.asked, e.CallID)
 			}
-			s.mu.Unlock()
+			s.Mu.Unlock()
 		}
 	}
 }
@@ -322,8 +288,8 @@ func (s *session) noteQuestions(events []*wire.Event) {
 // hasOpenQuestion reports whether the agent has asked its parent something and wasn't
 // answered.
 func (s *session) hasOpenQuestion() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
 	return len(s.asked) > 0
 }
 
@@ -332,91 +298,45 @@ func (s *session) Interrupt(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("claude: interrupt: %w", err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ended || s.closed {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	if s.Ended || s.Closed {
 		return agent.ErrEnded
 	}
-	s.halting = true
-	return s.outbox.Put(interruptRequest(interruptID))
+	s.Halting = true
+	return s.Outbox.Put(interruptRequest(interruptID))
 }
 
 // haltInterrupted ends the program after an interruption if messages wait in its queue, since
 // it would begin another turn with them, or if it waits for an answer. Those are still
 // to be delivered. It reports whether it did.
 func (s *session) haltInterrupted() bool {
-	s.mu.Lock()
-	s.halted = s.halting && !s.ended && len(s.waiting)+len(s.asked) > 0
-	s.ended = s.ended || s.halted
-	s.mu.Unlock()
+	s.Mu.Lock()
+	s.halted = s.Halting && !s.Ended && len(s.waiting)+len(s.asked) > 0
+	s.Ended = s.Ended || s.halted
+	s.Mu.Unlock()
 	if !s.halted {
 		return false
 	}
 	s.over, s.reason = true, "it was interrupted with messages or answers to come"
-	if err := s.process.End(s.provider.Grace); err != nil {
+	if err := s.Process.End(s.provider.Grace); err != nil {
 		s.provider.Logger.Warn("agent could not be ended", "why", s.reason,
 			"run_id", s.request.RunID, "node_id", s.request.NodeID, "error", err)
 	}
 	return true
 }
 
-// Close ends the program and all that it started; see [agent.Session].
-func (s *session) Close() error {
-	s.cancel()
-	err := s.closeProgram()
-	s.deciding.Wait()
-	s.mu.Lock()
-	p := s.process
-	s.mu.Unlock()
-	s.outbox.CloseAndWait()
-	if p != nil {
-		err = errors.Join(err, p.Close())
-	}
-	return err
-}
-
-// closeProgram ends the program's tree.
-func (s *session) closeProgram() error {
-	s.mu.Lock()
-	s.closed, s.ended = true, true
-	p, left := s.process, s.left
-	s.mu.Unlock()
-	if p == nil || left {
-		return nil
-	}
-	return p.End(s.provider.Grace)
-}
-
-// Leave gives the program up without ending it; see [agent.Leaver].
-func (s *session) Leave() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.process == nil || s.closed || s.left || !s.process.Leave() {
-		return s.left
-	}
-	s.left, s.ended = true, true
-	s.outbox.Drop()
-	return true
-}
-
-// isLeft reports whether the program lives on without this session.
-func (s *session) isLeft() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.left
-}
-
 // closeInput closes the program's input if no message is on its way to it and it waits
 // for no answer. It reports whether it did.
 func (s *session) closeInput(force bool) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
 	if len(s.waiting)+len(s.asked) > 0 && !force {
 		return false
 	}
-	s.ended = true
+	s.Ended = true
 	if !s.replaying { // else it is closed then
-		s.outbox.Close()
+		s.Outbox.Close()
 	}
 	return true
 }
@@ -424,22 +344,22 @@ func (s *session) closeInput(force bool) bool {
 // sendReply sends an answer and expects its echo.
 func (s *session) sendReply(r controlResponse) {
 	s.expectEcho(r.Response.RequestID)
-	if err := s.outbox.Put(r); err != nil {
+	if err := s.Outbox.Put(r); err != nil {
 		s.provider.Logger.Debug("answer not sent", "run_id", s.request.RunID, "node_id", s.request.NodeID, "error", err)
 	}
 }
 
 // noteEcho notes that the program has taken a message.
 func (s *session) noteEcho(uuid string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
 	delete(s.waiting, uuid)
 }
 
 // tellNormalizer tells the normalizer of the messages that were sent.
 func (s *session) tellNormalizer() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
 	for _, m := range s.sent {
 		s.n.Sent(m.uuid, m.Sent)
 	}

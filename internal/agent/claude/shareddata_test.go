@@ -93,14 +93,14 @@ func once(t *testing.T, rec recording, events []*wire.Event) {
 	seen := make(map[string]bool)
 	for _, line := range rec.lines {
 		m, err := wire.RawFromJSON(line)
-		id, _ := m.Get("uuid").Text()
+		id := m.TextAt("uuid")
 		if err != nil || id != "" && seen[id] {
 			continue
 		}
 		seen[id] = true
 		text := assistantText(m)
-		if at, _ := m.Get("timestamp").Text(); at != "" && text != "" { // a file that was rewritten has it twice
-			message, _ := m.Get("message").Get("id").Text()
+		if at := m.TextAt("timestamp"); at != "" && text != "" { // a file that was rewritten has it twice
+			message := m.TextAt("message", "id")
 			written := strings.Join([]string{"text of", at, message, text}, " ")
 			if seen[written] {
 				continue

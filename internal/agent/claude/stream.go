@@ -10,7 +10,7 @@ import (
 
 // threadOfLine returns the conversation that a line belongs to.
 func (n *Normalizer) threadOfLine(m wire.Raw) *thread {
-	parent, id := stringAt(m, "parent_tool_use_id"), stringAt(firstValue(m, "agent_id", "agentId"))
+	parent, id := m.TextAt("parent_tool_use_id"), firstValue(m, "agent_id", "agentId").TextAt()
 	key := parent
 	if parent == "" && isTrue(m, "isSidechain") {
 		key = "sidechain/" + id
@@ -44,7 +44,7 @@ func (n *Normalizer) streamEvent(m wire.Raw) bool {
 	event := m.Get("event")
 	n.bindSession(m)
 	t := n.threadOfLine(m)
-	switch stringAt(event, "type") {
+	switch event.TextAt("type") {
 	case "message_start":
 		return n.messageStart(t, event.Get("message"))
 	case "content_block_start":
@@ -63,14 +63,14 @@ func (n *Normalizer) streamEvent(m wire.Raw) bool {
 }
 
 func (n *Normalizer) messageStart(t *thread, message wire.Raw) bool {
-	id := stringAt(message, "id")
+	id := message.TextAt("id")
 	if id == "" {
 		return false
 	}
 	if t.main {
 		n.tally.active = true
 	}
-	n.newMessage(t, id, stringAt(message, "model"))
+	n.newMessage(t, id, message.TextAt("model"))
 	t.streamed = true
 	t.usage.takeNumbers(message.Get("usage"))
 	return true
@@ -120,13 +120,13 @@ func (n *Normalizer) blockStart(t *thread, event wire.Raw) bool {
 		n.newMessage(t, "", t.model) // without a message_start
 	}
 	n.turnStart(t)
-	b := &block{index: index, kind: stringAt(content, "type"), call: content}
+	b := &block{index: index, kind: content.TextAt("type"), call: content}
 	t.blocks = append(t.blocks, b)
 	switch b.kind {
 	case "text":
-		n.emitPiece(t, b, stringAt(content, "text"))
+		n.emitPiece(t, b, content.TextAt("text"))
 	case "thinking":
-		n.emitPiece(t, b, stringAt(content, "thinking"))
+		n.emitPiece(t, b, content.TextAt("thinking"))
 	case "tool_use", "redacted_thinking":
 	default:
 		return isTool(b.kind)
@@ -149,14 +149,14 @@ func (t *thread) blockAt(index int, kind string) *block {
 func (n *Normalizer) blockDelta(t *thread, event wire.Raw) bool {
 	delta, index := event.Get("delta"), int(integerAt(event, "index"))
 	n.turnStart(t)
-	switch stringAt(delta, "type") {
+	switch delta.TextAt("type") {
 	case "text_delta":
-		n.emitPiece(t, t.blockAt(index, "text"), stringAt(delta, "text"))
+		n.emitPiece(t, t.blockAt(index, "text"), delta.TextAt("text"))
 	case "thinking_delta":
-		n.emitPiece(t, t.blockAt(index, "thinking"), stringAt(delta, "thinking"))
+		n.emitPiece(t, t.blockAt(index, "thinking"), delta.TextAt("thinking"))
 	case "input_json_delta":
 		b := t.blockAt(index, "tool_use")
-		b.content = append(b.content, stringAt(delta, "partial_json")...)
+		b.content = append(b.content, delta.TextAt("partial_json")...)
 	default: // signatures, citations and what else may come
 		return false
 	}
@@ -210,7 +210,7 @@ func (n *Normalizer) assembleCall(t *thread, b *block) {
 		return // the assistant line has it, or it was given up
 	}
 	b.whole = true
-	n.toolUse(t, t.message, stringAt(b.call, "id"), stringAt(b.call, "name"), input)
+	n.toolUse(t, t.message, b.call.TextAt("id"), b.call.TextAt("name"), input)
 }
 
 func (n *Normalizer) messageDelta(t *thread, event wire.Raw) {
@@ -218,7 +218,7 @@ func (n *Normalizer) messageDelta(t *thread, event wire.Raw) {
 		return
 	}
 	t.usage.takeNumbers(event.Get("usage"))
-	t.usage.stop = stringAt(event, "delta", "stop_reason")
+	t.usage.stop = event.TextAt("delta", "stop_reason")
 	if t.begun && t.message != "" {
 		t.produced = true
 		n.flushUsage(t)
@@ -246,7 +246,7 @@ func (n *Normalizer) takeTokens() *int64 {
 
 // flushTokens passes an estimate on that no piece of thinking follows.
 func (n *Normalizer) flushTokens(typ string, m wire.Raw) {
-	if n.tokens == nil || typ == "stream_event" && stringAt(m, "event", "delta", "type") == "thinking_delta" {
+	if n.tokens == nil || typ == "stream_event" && m.TextAt("event", "delta", "type") == "thinking_delta" {
 		return
 	}
 	orphan := n.tokens.message

@@ -9,7 +9,7 @@ import (
 
 // readSystem takes a notice of the program about itself.
 func (n *Normalizer) readSystem(m wire.Raw) bool {
-	switch stringAt(m, "subtype") {
+	switch m.TextAt("subtype") {
 	case "init":
 		n.systemInit(m)
 	case "thinking_tokens":
@@ -44,10 +44,10 @@ func (n *Normalizer) systemInit(m wire.Raw) {
 	if hash == n.init {
 		return
 	}
-	n.init, n.model = hash, stringAt(m, "model")
+	n.init, n.model = hash, m.TextAt("model")
 	n.emitForMain(&wire.AgentInit{
-		Model: stringAt(m, "model"), Cwd: stringAt(m, "cwd"), Version: stringAt(m, "claude_code_version"),
-		PermissionMode: stringAt(m, "permissionMode"), Tools: stringsOf(m.Get("tools")),
+		Model: m.TextAt("model"), Cwd: m.TextAt("cwd"), Version: m.TextAt("claude_code_version"),
+		PermissionMode: m.TextAt("permissionMode"), Tools: stringsOf(m.Get("tools")),
 		Details: withoutKeys(news, "model", "cwd", "claude_code_version", "permissionMode", "tools"),
 	})
 }
@@ -58,7 +58,7 @@ func (n *Normalizer) emitRetry(m wire.Raw) {
 	if status == 0 {
 		status = int(integerAt(m, "error", "status"))
 	}
-	kind := stringAt(m, "error")
+	kind := m.TextAt("error")
 	if kind == "" || kind == "unknown" {
 		kind = wire.ErrorNetwork
 		if status != 0 {
@@ -79,7 +79,7 @@ func (n *Normalizer) emitRetry(m wire.Raw) {
 
 // noteLimit notes when a limit of the account is over that has been reached.
 func (n *Normalizer) noteLimit(m wire.Raw) {
-	if info := m.Get("rate_limit_info"); stringAt(info, "status") == "rejected" {
+	if info := m.Get("rate_limit_info"); info.TextAt("status") == "rejected" {
 		n.limit = integerAt(info, "resetsAt") * 1000
 	}
 }
@@ -87,10 +87,10 @@ func (n *Normalizer) noteLimit(m wire.Raw) {
 // readStatus tells of each request and of compactions; the end of one that failed
 // has no other sign.
 func (n *Normalizer) readStatus(m wire.Raw) bool {
-	if stringAt(m, "compact_result") != "failed" {
+	if m.TextAt("compact_result") != "failed" {
 		return false
 	}
-	reason := stringAt(m, "compact_error")
+	reason := m.TextAt("compact_error")
 	if reason == "" {
 		reason = "failed"
 	}
@@ -103,7 +103,7 @@ func (n *Normalizer) readStatus(m wire.Raw) bool {
 func (n *Normalizer) emitCompaction(meta wire.Raw) {
 	n.endMessage(n.threadOf(n.root))
 	n.emitForMain(&wire.Compaction{
-		Trigger:    stringAt(meta, "trigger"),
+		Trigger:    meta.TextAt("trigger"),
 		PreTokens:  integerAt(firstValue(meta, "pre_tokens", "preTokens")),
 		PostTokens: integerAt(firstValue(meta, "post_tokens", "postTokens")),
 		DurationMs: integerAt(firstValue(meta, "duration_ms", "durationMs")),
@@ -112,33 +112,33 @@ func (n *Normalizer) emitCompaction(meta wire.Raw) {
 }
 
 func (n *Normalizer) emitHookFired(m wire.Raw) {
-	event := stringAt(m, "hook_event")
+	event := m.TextAt("hook_event")
 	if event == "" {
 		event = "unknown"
 	}
-	output := stringAt(m, "output")
+	output := m.TextAt("output")
 	if output == "" {
-		output = stringAt(m, "stdout")
+		output = m.TextAt("stdout")
 	}
 	p := &wire.HookFired{
-		HookEvent: event, HookName: stringAt(m, "hook_name"), Decision: stringAt(m, "outcome"),
-		ExitCode: optInteger(m, "exit_code"), Output: output, Error: stringAt(m, "stderr"),
+		HookEvent: event, HookName: m.TextAt("hook_name"), Decision: m.TextAt("outcome"),
+		ExitCode: optInteger(m, "exit_code"), Output: output, Error: m.TextAt("stderr"),
 	}
 	n.emitForMain(p)
 }
 
 // permissionDenied is a refusal by a rule, before the call's result.
 func (n *Normalizer) permissionDenied(m wire.Raw) bool {
-	id := stringAt(m, "tool_use_id")
+	id := m.TextAt("tool_use_id")
 	if id == "" {
 		return false
 	}
 	n.denied[id] = true
-	by := stringAt(m, "decision_reason_type")
+	by := m.TextAt("decision_reason_type")
 	if by == "" {
 		by = "rule"
 	}
-	n.emitForCall(id, &wire.PermissionDecided{Decision: wire.DecisionDeny, By: by, Note: stringAt(m, "message")})
+	n.emitForCall(id, &wire.PermissionDecided{Decision: wire.DecisionDeny, By: by, Note: m.TextAt("message")})
 	return true
 }
 
@@ -149,22 +149,22 @@ const shellTask = "local_bash"
 // trackTask follows work in the background: it goes on after a result, and its end
 // causes another turn.
 func (n *Normalizer) trackTask(m wire.Raw) {
-	id := stringAt(m, "task_id")
-	c := n.calls[stringAt(m, "tool_use_id")]
-	switch stringAt(m, "subtype") {
+	id := m.TextAt("task_id")
+	c := n.calls[m.TextAt("tool_use_id")]
+	switch m.TextAt("subtype") {
 	case "task_started":
 		if c != nil {
 			c.task = true
 		}
-		n.noteAgent(id, stringAt(m, "task_type"), stringAt(m, "tool_use_id"))
-		if isTrue(m, "is_backgrounded") && stringAt(m, "task_type") != shellTask {
+		n.noteAgent(id, m.TextAt("task_type"), m.TextAt("tool_use_id"))
+		if isTrue(m, "is_backgrounded") && m.TextAt("task_type") != shellTask {
 			n.background[id] = true
 		}
 	case "background_tasks_changed":
 		clear(n.background)
 		for _, t := range m.Get("tasks").Items() {
-			if stringAt(t, "task_type") != shellTask {
-				n.background[stringAt(t, "task_id")] = true
+			if t.TextAt("task_type") != shellTask {
+				n.background[t.TextAt("task_id")] = true
 			}
 		}
 	case "task_notification":
@@ -175,7 +175,7 @@ func (n *Normalizer) trackTask(m wire.Raw) {
 			c.task = false
 		}
 		delete(n.background, id)
-		if sub := n.threads[stringAt(m, "tool_use_id")]; sub != nil {
+		if sub := n.threads[m.TextAt("tool_use_id")]; sub != nil {
 			n.endMessage(sub)
 		}
 	}

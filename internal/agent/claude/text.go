@@ -35,8 +35,8 @@ func contentText(content wire.Raw) string {
 	for _, block := range content.Items() {
 		if s, ok := block.Text(); ok {
 			parts = append(parts, s)
-		} else if stringAt(block, "type") == "text" {
-			parts = append(parts, stringAt(block, "text"))
+		} else if block.TextAt("type") == "text" {
+			parts = append(parts, block.TextAt("text"))
 		}
 	}
 	return strings.Join(parts, "\n")

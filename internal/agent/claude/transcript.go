@@ -31,7 +31,7 @@ func (n *Normalizer) orderedThreads() []*thread {
 // that was sent while the agent worked stands in a transcript only here.
 func (n *Normalizer) readAttachment(m wire.Raw) bool {
 	a := m.Get("attachment")
-	if stringAt(a, "type") != "queued_command" {
+	if a.TextAt("type") != "queued_command" {
 		return false
 	}
 	prompt := contentText(a.Get("prompt"))
@@ -90,21 +90,21 @@ const rewritten = "the program wrote it again, under another uuid"
 // session is resumed, some versions write messages anew, block by block: as a branch beside the first one, with their
 // times and ids, under other uuids. A line that follows the one with the same blocks says them again.
 func (n *Normalizer) isRewritten(t *thread, m wire.Raw, blocks []wire.Raw) bool {
-	at, uuid := stringAt(m, "timestamp"), stringAt(m, "uuid")
+	at, uuid := m.TextAt("timestamp"), m.TextAt("uuid")
 	if n.opt.Format != Transcript || !t.main || at == "" || uuid == "" || len(blocks) == 0 {
 		return false
 	}
 	all := true
 	for _, b := range blocks {
 		sum := sha256.New()
-		for _, part := range [][]byte{[]byte(stringAt(m, "type")), []byte(at), []byte(stringAt(m, "message", "id")), b} {
+		for _, part := range [][]byte{[]byte(m.TextAt("type")), []byte(at), []byte(m.TextAt("message", "id")), b} {
 			sum.Write(fmt.Appendf(nil, "%d ", len(part)))
 			sum.Write(part)
 		}
 		key := [sha256.Size]byte(sum.Sum(nil))
 		before, told := n.written[key]
 		n.written[key] = uuid
-		all = all && told && before != uuid && before != stringAt(m, "parentUuid")
+		all = all && told && before != uuid && before != m.TextAt("parentUuid")
 	}
 	return all
 }
@@ -115,5 +115,5 @@ func pointOf(t *thread, m wire.Raw) string {
 	if !t.main {
 		return ""
 	}
-	return stringAt(m, "uuid")
+	return m.TextAt("uuid")
 }

@@ -185,17 +185,10 @@ func accumulateUsage(sums, more map[string]wire.ModelUsage) map[string]wire.Mode
 		s.CacheCreationInputTokens = addOptional(s.CacheCreationInputTokens, m.CacheCreationInputTokens)
 		s.CacheReadInputTokens = addOptional(s.CacheReadInputTokens, m.CacheReadInputTokens)
 		if m.CostUsd != nil {
-			s.CostUsd = new(*m.CostUsd + costOrZero(s.CostUsd))
+			s.CostUsd = new(*m.CostUsd + wire.ValueOf(s.CostUsd))
 		}
 		s.ContextWindow = max(s.ContextWindow, m.ContextWindow)
 		sums[model] = s
 	}
 	return sums
-}
-
-func costOrZero(p *float64) float64 {
-	if p == nil {
-		return 0
-	}
-	return *p
 }

@@ -23,9 +23,9 @@ func (n *Normalizer) readUser(m wire.Raw) bool {
 	n.adoptThread(t, blocks)
 	var prose []string
 	for _, b := range blocks {
-		switch kind := stringAt(b, "type"); {
+		switch kind := b.TextAt("type"); {
 		case kind == "text":
-			prose = append(prose, stringAt(b, "text"))
+			prose = append(prose, b.TextAt("text"))
 		case isToolResult(kind):
 			n.toolResult(t, b, m)
 		default:
@@ -39,9 +39,9 @@ func (n *Normalizer) readUser(m wire.Raw) bool {
 }
 
 func (n *Normalizer) userMessage(t *thread, m wire.Raw, content string) {
-	sent, ours := n.sent[stringAt(m, "uuid")]
+	sent, ours := n.sent[m.TextAt("uuid")]
 	if ours {
-		delete(n.sent, stringAt(m, "uuid"))
+		delete(n.sent, m.TextAt("uuid"))
 	} else {
 		sent.Source = n.sourceOf(t, m, content)
 	}
@@ -100,9 +100,9 @@ func (n *Normalizer) adoptThread(t *thread, blocks []wire.Raw) {
 	if t.main || t.parent != "" || len(blocks) == 0 {
 		return
 	}
-	prompt := stringAt(blocks[0], "text")
+	prompt := blocks[0].TextAt("text")
 	for _, id := range n.open {
-		if c := n.calls[id]; !c.done && !c.adopted && prompt != "" && stringAt(c.input, "prompt") == prompt {
+		if c := n.calls[id]; !c.done && !c.adopted && prompt != "" && c.input.TextAt("prompt") == prompt {
 			t.parent, c.adopted = id, t.agent != "" // older versions don't tell their sub-agents apart
 			return
 		}
@@ -112,9 +112,9 @@ func (n *Normalizer) adoptThread(t *thread, blocks []wire.Raw) {
 // toolResult ends a call. m is the line it came in, or nil if the API ran the
 // tool.
 func (n *Normalizer) toolResult(t *thread, b, m wire.Raw) {
-	id := stringAt(b, "tool_use_id")
+	id := b.TextAt("tool_use_id")
 	if id == "" {
-		n.emitRawBlock(t, "user/"+stringAt(b, "type"), b)
+		n.emitRawBlock(t, "user/"+b.TextAt("type"), b)
 		return
 	}
 	c := n.calls[id]
@@ -195,11 +195,11 @@ func (n *Normalizer) millisSince(at int64) *int64 {
 // refusedByMeta reports whether the program says that the call wasn't executed.
 func refusedByMeta(m wire.Raw, id string) bool {
 	for _, meta := range m.Get("tool_result_meta").Items() {
-		if stringAt(meta, "id") != id {
+		if meta.TextAt("id") != id {
 			continue
 		}
-		decision := stringAt(meta, "permission_decision", "decision")
-		return stringAt(meta, "non_execution_kind") != "" || decision == "reject" || decision == "deny"
+		decision := meta.TextAt("permission_decision", "decision")
+		return meta.TextAt("non_execution_kind") != "" || decision == "reject" || decision == "deny"
 	}
 	return false
 }

@@ -93,26 +93,15 @@ func (p *Provider) Start(ctx context.Context, r agent.Request) (agent.Session, e
 // refuseOptions fails for what Codex has no word for: a caller with a bound counts on it.
 func refuseOptions(r agent.Request) error {
 	o := r.Options
-	for _, x := range []struct {
-		name string
-		set  bool
-	}{
-		{"maxTurns", o.MaxTurns > 0},
-		{"maxBudgetUsd", o.MaxBudgetUsd > 0},
-		{"allowedTools", len(o.AllowedTools) > 0},
-		{"disallowedTools", len(o.DisallowedTools) > 0},
-		{"requireApproval", len(o.RequireApproval) > 0},
-		{"systemPrompt", o.SystemPrompt != ""},
-		{"appendSystemPrompt", o.AppendSystemPrompt != ""},
-		{"outputSchema", len(o.OutputSchema) > 0},
-		{"fallbackModel", o.FallbackModel != ""},
-		{"mcpServers", len(o.MCPServers) > 0},
-		{"maxTokens", o.MaxTokens > 0},
-		{"command", len(o.Command) > 0},
-	} {
-		if x.set {
-			return fmt.Errorf("codex: there is no %s for it: leave it out, and set it in Codex's own configuration if it has one", x.name)
-		}
+	name := o.FirstBound()
+	switch {
+	case name == "" && len(o.MCPServers) > 0:
+		name = "mcpServers"
+	case name == "" && len(o.Command) > 0:
+		name = "command"
+	}
+	if name != "" {
+		return fmt.Errorf("codex: there is no %s for it: leave it out, and set it in Codex's own configuration if it has one", name)
 	}
 	for _, event := range flow.HookEvents() {
 		if r.Hooks.Has(event) {

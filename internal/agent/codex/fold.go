@@ -101,9 +101,9 @@ func (f *sessionFold) takeLine(at int64, line []byte) {
 		})
 		return
 	}
-	switch kind := textOf(m, "type"); kind {
+	switch kind := m.TextAt("type"); kind {
 	case threadStarted:
-		f.takeThread(textOf(m, "thread_id"), m)
+		f.takeThread(m.TextAt("thread_id"), m)
 	case "turn.started":
 		f.beginTurn()
 	case "item.started", "item.updated", "item.completed":
@@ -111,16 +111,16 @@ func (f *sessionFold) takeLine(at int64, line []byte) {
 	case "turn.completed":
 		f.takeTurnEnd(m)
 	case "turn.failed":
-		f.failTurn(textOf(m, "error", "message"), m)
+		f.failTurn(m.TextAt("error", "message"), m)
 	case "error":
-		f.emitWarning(textOf(m, "message"), m)
+		f.emitWarning(m.TextAt("message"), m)
 	default:
 		f.emitRaw(m)
 	}
 }
 
 func (f *sessionFold) emitRaw(m wire.Raw) {
-	f.emitEvent("", &wire.RawMessage{Source: source, Name: strings.Trim(textOf(m, "type")+"/"+textOf(m, "item", "type"), "/"), Data: m})
+	f.emitEvent("", &wire.RawMessage{Source: source, Name: strings.Trim(m.TextAt("type")+"/"+m.TextAt("item", "type"), "/"), Data: m})
 }
 
 // threadStarted is the first line of a program.
@@ -160,19 +160,19 @@ func (f *sessionFold) emitWarning(message string, m wire.Raw) {
 
 // takeItem takes what is told of an item: that it has begun, changed or ended.
 func (f *sessionFold) takeItem(state string, item, m wire.Raw) {
-	kind := textOf(item, "type")
+	kind := item.TextAt("type")
 	if kind == "error" { // also of what comes before the turn
-		f.emitWarning(textOf(item, "message"), m)
+		f.emitWarning(item.TextAt("message"), m)
 		return
 	}
 	f.beginTurn()
-	id := textOf(item, "id")
+	id := item.TextAt("id")
 	switch {
 	case kind == "todo_list":
 		f.takeTodos(item)
 	case kind == "agent_message" || kind == "reasoning":
 		if state == "completed" {
-			f.takeBlock(kind, textOf(item, "text"))
+			f.takeBlock(kind, item.TextAt("text"))
 		}
 	case !isCall(kind) || id == "" || len(id) > maxID:
 		f.emitRaw(m)
@@ -208,8 +208,8 @@ func (f *sessionFold) takeBlock(kind, text string) {
 
 func (f *sessionFold) takeTodos(item wire.Raw) {
 	p := &wire.TodoChanged{}
-	for _, x := range listOf(item.Get("items")) {
-		todo := wire.Todo{Content: textOf(x, "text"), Status: "pending"}
+	for _, x := range item.Get("items").Items() {
+		todo := wire.Todo{Content: x.TextAt("text"), Status: "pending"}
 		if done, _ := x.Get("completed").Any().(bool); done {
 			todo.Status = "completed"
 			p.Done++
@@ -232,7 +232,7 @@ func (f *sessionFold) takeCall(state, id, kind string, item wire.Raw) {
 		f.emitEvent(id, &wire.ToolState{From: wire.ToolPending, To: wire.ToolExecuting})
 	}
 	if kind == "file_change" {
-		c.changes = listOf(item.Get("changes"))
+		c.changes = item.Get("changes").Items()
 	}
 	if state != "completed" {
 		return
@@ -243,8 +243,8 @@ func (f *sessionFold) takeCall(state, id, kind string, item wire.Raw) {
 		return
 	}
 	for _, x := range c.changes {
-		change := map[string]string{"add": "created", "delete": "deleted"}[textOf(x, "kind")]
-		if path := textOf(x, "path"); path != "" {
+		change := map[string]string{"add": "created", "delete": "deleted"}[x.TextAt("kind")]
+		if path := x.TextAt("path"); path != "" {
 			f.emitEvent("", &wire.FileChanged{Path: path, Change: cmp.Or(change, "modified")})
 		}
 	}
@@ -280,29 +280,29 @@ const commandTool = "command_execution"
 func toolOf(kind string, item wire.Raw) (name string, input wire.Raw) {
 	switch kind {
 	case commandTool:
-		return kind, mustMarshal(map[string]any{"command": textOf(item, "command")})
+		return kind, wire.RawOf(map[string]any{"command": item.TextAt("command")})
 	case "file_change":
 		about := map[string]any{"changes": item.Get("changes")}
-		if changes := listOf(item.Get("changes")); len(changes) > 0 {
-			about["path"] = textOf(changes[0], "path")
+		if changes := item.Get("changes").Items(); len(changes) > 0 {
+			about["path"] = changes[0].TextAt("path")
 		}
-		return kind, mustMarshal(about)
+		return kind, wire.RawOf(about)
 	case "mcp_tool_call":
 		input = item.Get("arguments")
 		if len(input) == 0 {
 			input = wire.Null
 		}
-		return "mcp__" + textOf(item, "server") + "__" + textOf(item, "tool"), input
+		return "mcp__" + item.TextAt("server") + "__" + item.TextAt("tool"), input
 	}
-	return kind, mustMarshal(map[string]any{"query": textOf(item, "query")})
+	return kind, wire.RawOf(map[string]any{"query": item.TextAt("query")})
 }
 
 // resultOf returns what a call has come to, and why it failed, if it did.
 func resultOf(kind string, item wire.Raw) (output wire.Raw, failed string, denied bool) {
-	status := textOf(item, "status")
+	status := item.TextAt("status")
 	switch kind {
 	case commandTool:
-		output = wire.RawString(textOf(item, "aggregated_output"))
+		output = wire.RawString(item.TextAt("aggregated_output"))
 		code, known := item.Get("exit_code").Any().(int64)
 		switch {
 		case status == "declined":
@@ -317,7 +317,7 @@ func resultOf(kind string, item wire.Raw) (output wire.Raw, failed string, denie
 		if output = item.Get("result").Get("content"); len(output) == 0 {
 			output = wire.Null
 		}
-		failed = textOf(item, "error", "message")
+		failed = item.TextAt("error", "message")
 	default:
 		output = wire.RawString(status)
 	}
@@ -425,36 +425,10 @@ func (f *sessionFold) fail(at int64, kind, message string, details wire.Raw) {
 	f.emitEvent("", p)
 }
 
-// textOf returns the text at a path of keys, or "".
-func textOf(r wire.Raw, path ...string) string {
-	for _, key := range path {
-		r = r.Get(key)
-	}
-	s, _ := r.Text()
-	return s
-}
-
 // countOf returns a number that isn't negative, at a key; 0 if there is none.
 func countOf(r wire.Raw, key string) int64 {
 	n, _ := r.Get(key).Any().(int64)
 	return min(max(0, n), 1<<50)
-}
-
-// listOf returns the items of a list; nil if the value is none.
-func listOf(r wire.Raw) []wire.Raw {
-	var items []wire.Raw
-	if len(r) == 0 || wire.Unmarshal(r, &items) != nil {
-		return nil
-	}
-	return items
-}
-
-func mustMarshal(v any) wire.Raw {
-	r, err := wire.Marshal(v)
-	if err != nil {
-		return wire.Null
-	}
-	return r
 }
 
 func toValidUTF8(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

@@ -98,7 +98,7 @@ func callKey(tool string, input wire.Raw) string {
 	case tool != commandTool:
 		return ""
 	}
-	command := textOf(input, "command")
+	command := input.TextAt("command")
 	for _, shell := range []string{"bash -lc ", "zsh -lc ", "sh -lc ", "bash -c ", "zsh -c ", "sh -c "} {
 		if before, inner, wrapped := strings.Cut(command, shell); wrapped && !strings.Contains(before, " ") {
 			command = inner
@@ -289,8 +289,8 @@ func (r *rollout) takeCall(l rolloutLine) bool {
 // endServed takes the end of an item, and reports whether it is a call of an MCP server.
 func (r *rollout) endServed(item json.RawMessage) bool {
 	m, err := wire.RawFromJSON(item)
-	id := textOf(m, "id")
-	if _, isOpen := r.calls[id]; err != nil || !isOpen || textOf(m, "type") != "McpToolCall" {
+	id := m.TextAt("id")
+	if _, isOpen := r.calls[id]; err != nil || !isOpen || m.TextAt("type") != "McpToolCall" {
 		return false
 	}
 	output, failed, _ := resultOf("mcp_tool_call", m)
@@ -338,7 +338,7 @@ func (r *rollout) endCall(id string, output wire.Raw, failed string) {
 // call is the call that a line has: a command or one of an MCP server.
 func (l rolloutLine) call() (c recordedCall, is bool) {
 	if command := l.command(); command != "" {
-		return recordedCall{commandTool, mustMarshal(map[string]any{"command": command})}, true
+		return recordedCall{commandTool, wire.RawOf(map[string]any{"command": command})}, true
 	}
 	name := strings.TrimPrefix(l.Payload.Namespace+"__"+l.Payload.Name, "__")
 	input, err := wire.RawFromJSON([]byte(l.Payload.Arguments))

@@ -63,7 +63,7 @@ func recoverCalls(t *testing.T, r agent.Request) (got []string) {
 	for _, e := range events {
 		switch p := e.Payload.(type) {
 		case *wire.ToolIntent:
-			command, _ := p.ToolInput.Get("command").Text()
+			command := p.ToolInput.TextAt("command")
 			got = append(got, e.CallID+" "+cmp.Or(command, p.ToolName+" "+p.ToolInput.Plain()))
 		case *wire.CCMessage:
 			got = append(got, fmt.Sprintf("%s tells its parent a %s: %s", e.CallID, p.Priority, p.Text))

@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"code.wake.dev/wake/internal/agent"
@@ -20,34 +19,22 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// session is a row of programs, one for each turn. The goroutine that consumes Events owns all that isn't under mu.
+// session is a row of programs, one for each turn. The goroutine that consumes Events owns all that isn't under Mu.
 type session struct {
+	*pipe.Program
+
 	provider Provider
 	request  agent.Request
 	prompt   string
 	f        *sessionFold
 	number   uint64 // of the program, from 0
-	index    int    // of the next event that is made of a line
-	offset   uint64
-	context  func() context.Context
-	cancel   context.CancelFunc
-	tasks    sync.WaitGroup // what gives programs their prompts, and ends them
 
-	mu      sync.Mutex
-	process *process.Process // of the turn that is under way
-	inbox   []agent.Message
-	cut     bool // the turn is cut short, for a message
-	halting bool
-	ended   bool // it takes no more messages
-	closed  bool
-	left    bool          // the program lives on without this session
-	lost    bool          // the program was never asked anything
-	news    chan struct{} // has an item when inbox, halting, closed or left changed
+	cut  bool // the turn is cut short, for a message; under Mu
+	lost bool // the program was never asked anything; under Mu
 }
 
 func newSession(ctx context.Context, p Provider, r agent.Request, prompt string) *session {
-	ctx, cancel := context.WithCancel(ctx)
-	return &session{provider: p, request: r, prompt: prompt, f: newFold(r), context: func() context.Context { return ctx }, cancel: cancel, news: make(chan struct{}, 1)}
+	return &session{Program: pipe.NewProgram(ctx, r, p.Grace, nil), provider: p, request: r, prompt: prompt, f: newFold(r)}
 }
 
 // programName is that of the first program among those of its host. Those of messages have the command's id behind it, so that
@@ -69,14 +56,14 @@ func (s *session) Events() iter.Seq2[*wire.Event, error] {
 	return func(yield func(*wire.Event, error) bool) {
 		defer s.Close() //nolint:errcheck // survivors were reported
 		attaches := s.request.Host.Has(programName)
-		if !attaches && !s.yieldEvents(yield, s.startEvent()) {
+		if !attaches && !s.Yield(yield, s.startEvent()) {
 			return
 		}
 		if err := s.recallPast(); err != nil {
 			yield(nil, err)
 			return
 		}
-		if lapse, err := s.provider.describeLapse(s.context(), s.request); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if lapse, err := s.provider.describeLapse(s.Context(), s.request); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			s.provider.Logger.Warn("record of the thread not compared with the log", "error", err)
 		} else if lapse != "" {
 			s.prompt += "\n\n" + lapse
@@ -101,14 +88,14 @@ func (s *session) Events() iter.Seq2[*wire.Event, error] {
 			}
 		}
 		switch {
-		case s.isHalting(): // while it waited for an answer
+		case s.IsHalting(): // while it waited for an answer
 			s.f.pauseAgent(nowMillis())
 		case len(s.f.asked) > 0: // it still waits for one: it has been closed or left, which is no end of its work
 			return
 		default:
 			s.f.completeTurn(nowMillis())
 		}
-		s.yieldEvents(yield, s.placeEvents(s.f.takeEvents())...)
+		s.Yield(yield, s.Place(s.f.takeEvents())...)
 	}
 }
 
@@ -126,7 +113,7 @@ func (s *session) recallPast() error {
 		case *wire.AgentStart:
 			before, since = before.plus(since), tokens{}
 		case *wire.Usage:
-			read, written := orZero(p.CacheReadInputTokens), orZero(p.CacheCreationInputTokens)
+			read, written := wire.ValueOf(p.CacheReadInputTokens), wire.ValueOf(p.CacheCreationInputTokens)
 			since = since.plus(tokens{p.InputTokens + read + written, read, written, p.OutputTokens})
 		}
 	}
@@ -134,13 +121,6 @@ func (s *session) recallPast() error {
 		s.f.total = before.plus(since)
 	}
 	return nil
-}
-
-func orZero(n *int64) int64 {
-	if n == nil {
-		return 0
-	}
-	return *n
 }
 
 // formerTurns are those of messages that a former session has begun, as the log has them.
@@ -177,16 +157,6 @@ func (s *session) formerQuestions() map[string]bool {
 	return asked
 }
 
-func (s *session) yieldEvents(yield func(*wire.Event, error) bool, events ...*wire.Event) bool {
-	for _, e := range events {
-		e.ExecID = s.request.ExecID
-		if !yield(e, nil) {
-			return false
-		}
-	}
-	return true
-}
-
 func (s *session) startEvent() *wire.Event {
 	r := s.request
 	return &wire.Event{Timestamp: nowMillis(), SessionID: r.SessionID, Payload: &wire.AgentStart{
@@ -194,18 +164,9 @@ func (s *session) startEvent() *wire.Event {
 	}}
 }
 
-// placeEvents gives events their place among what the programs have said: in the journal of one, behind those of the programs before.
-func (s *session) placeEvents(events []*wire.Event) []*wire.Event {
-	for _, e := range events {
-		e.JournalOffset, e.JournalIndex = s.number<<40|s.offset, s.index
-		s.index++
-	}
-	return events
-}
-
 // runTurn runs the program of a turn to its end. It reports whether the session goes on.
 func (s *session) runTurn(t turn, yield func(*wire.Event, error) bool) bool {
-	s.offset, s.index = 0, 0
+	s.Offset, s.Index = s.number<<40, 0
 	s.f.beginProgram()
 	p, err := s.launchProgram(t)
 	switch {
@@ -218,18 +179,18 @@ func (s *session) runTurn(t turn, yield func(*wire.Event, error) bool) bool {
 			kind = agent.ErrorForkPointNotFound
 		}
 		s.f.fail(nowMillis(), kind, "the agent didn't start: "+startText(s.provider.Binary, err), nil)
-		s.yieldEvents(yield, s.f.takeEvents()...)
+		s.Yield(yield, s.f.takeEvents()...)
 		return false
 	case p == nil: // it has been closed
 		return false
 	}
-	stop := context.AfterFunc(s.context(), func() { _ = s.closeProgram() }) // Close reports it
+	stop := context.AfterFunc(s.Context(), func() { _ = s.EndTree() }) // Close reports it
 	defer stop()
 	defer func() { _ = p.Close() }()
 	if m := t.message; m.CommandID != "" && !t.told {
 		s.f.at = nowMillis()
 		s.f.emitEvent("", &wire.UserMessage{Content: m.Content, Source: "command", CommandID: m.CommandID})
-		if !s.yieldEvents(yield, s.f.takeEvents()...) {
+		if !s.Yield(yield, s.f.takeEvents()...) {
 			return false
 		}
 	}
@@ -239,6 +200,7 @@ func (s *session) runTurn(t turn, yield func(*wire.Event, error) bool) bool {
 	}
 	goesOn = s.concludeTurn(p, reason, yield)
 	s.number++
+	s.Offset += 1 << 40
 	return goesOn
 }
 
@@ -268,25 +230,15 @@ func (s *session) launchProgram(t turn) (*process.Process, error) {
 		return nil, err
 	}
 	argv[0] = path
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed || s.context().Err() != nil {
-		return nil, nil
-	}
-	p, err := r.Host.Start(process.Config{
+	return s.Launch(r.Host, process.Config{
 		Name: t.name, Argv: argv, Dir: r.Options.Cwd, Journal: true, KeepStderr: true, Env: agent.Environment(s.provider.Environ, r.Options.Env),
 	})
-	if err != nil {
-		return nil, err
-	}
-	s.process = p
-	return p, nil
 }
 
 // feedProgram gives the program its prompt, unless a former session has. It returns the program as it is to be heard.
 func (s *session) feedProgram(p *process.Process, t turn) *process.Process {
 	heard := make(chan process.Frame)
-	s.tasks.Go(func() {
+	s.Tasks.Go(func() {
 		defer close(heard)
 		given := 0
 		for f := range p.Frames {
@@ -298,7 +250,7 @@ func (s *session) feedProgram(p *process.Process, t turn) *process.Process {
 				if p.Attached && given == 0 && t.name == programName {
 					s.loseProgram(p) // its runner died before it was asked anything
 				}
-				s.tasks.Go(func() {
+				s.Tasks.Go(func() {
 					if given == 0 && !s.isLost() {
 						_, _ = io.WriteString(p.Stdin, s.promptOf(t)) // a program that is gone says so by its end
 					}
@@ -316,15 +268,15 @@ func (s *session) feedProgram(p *process.Process, t turn) *process.Process {
 
 // loseProgram ends a program that has been asked nothing.
 func (s *session) loseProgram(p *process.Process) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
 	s.lost = true
-	s.tasks.Go(func() { _ = p.End(s.provider.Grace) }) // what survives is reported by concludeTurn
+	s.Tasks.Go(func() { _ = p.End(s.provider.Grace) }) // what survives is reported by concludeTurn
 }
 
 func (s *session) isLost() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
 	return s.lost
 }
 
@@ -344,8 +296,8 @@ func (s *session) awaitMessage() (agent.Message, bool) {
 			return m, ok
 		}
 		select {
-		case <-s.news:
-		case <-s.context().Done():
+		case <-s.News:
+		case <-s.Context().Done():
 			return m, false
 		}
 	}
@@ -353,10 +305,10 @@ func (s *session) awaitMessage() (agent.Message, bool) {
 
 // nextMessage takes the next message. If there is none, the inbox is closed, unless the agent waits for an answer.
 func (s *session) nextMessage() (m agent.Message, ok, waits bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.inbox) > 0 && !s.halting {
-		m, s.inbox, s.cut = s.inbox[0], s.inbox[1:], false
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	if len(s.Inbox) > 0 && !s.Halting {
+		m, s.Inbox, s.cut = s.Inbox[0], s.Inbox[1:], false
 		if m.CommandID == "" {
 			m.CommandID = agent.NewSessionID()
 		}
@@ -365,10 +317,10 @@ func (s *session) nextMessage() (m agent.Message, ok, waits bool) {
 		}
 		return m, true, false
 	}
-	if len(s.f.asked) > 0 && !s.halting && !s.closed && !s.left {
+	if len(s.f.asked) > 0 && !s.Halting && !s.Closed && !s.Left {
 		return m, false, true
 	}
-	s.ended = true
+	s.Ended = true
 	return m, false, false
 }
 
@@ -378,7 +330,7 @@ func (s *session) hear(p *process.Process, yield func(*wire.Event, error) bool) 
 	lines := pipe.ReadLines(p, done)
 	defer func() {
 		close(done)
-		if !s.isLeft() {
+		if !s.IsLeft() {
 			_ = p.End(s.provider.Grace) // what survives is reported by concludeTurn
 		}
 		for range lines {
@@ -427,20 +379,20 @@ func (s *session) takeLine(in pipe.Line, yield func(*wire.Event, error) bool) bo
 	default:
 		return true
 	}
-	s.offset, s.index = in.Offset, 0
-	return s.yieldEvents(yield, s.placeEvents(s.f.takeEvents())...)
+	s.Offset, s.Index = s.number<<40|in.Offset, 0
+	return s.Yield(yield, s.Place(s.f.takeEvents())...)
 }
 
 // concludeTurn judges the end of a program. It reports whether the session goes on.
 func (s *session) concludeTurn(p *process.Process, reason string, yield func(*wire.Event, error) bool) bool {
-	s.mu.Lock()
-	closed, left, halting, cut := s.closed, s.left, s.halting, s.cut
-	s.mu.Unlock()
+	s.Mu.Lock()
+	closed, left, halting, cut := s.Closed, s.Left, s.Halting, s.cut
+	s.Mu.Unlock()
 	if left {
 		return false
 	}
 	err := p.End(s.provider.Grace)
-	how, waitErr := p.Wait(context.WithoutCancel(s.context()))
+	how, waitErr := p.Wait(context.WithoutCancel(s.Context()))
 	if err := errors.Join(err, waitErr); err != nil {
 		yield(nil, err)
 		return false
@@ -450,14 +402,14 @@ func (s *session) concludeTurn(p *process.Process, reason string, yield func(*wi
 		return false
 	}
 	words := strings.TrimSpace(p.Words())
-	details := mustMarshal(map[string]any{"exitCode": int64(how.Code), "signal": how.Signal, "reason": reason, "stderr": toValidUTF8(words)})
+	details := wire.RawOf(map[string]any{"exitCode": int64(how.Code), "signal": how.Signal, "reason": reason, "stderr": toValidUTF8(words)})
 	f := s.f
 	switch {
 	case f.failed != nil:
 		f.fail(nowMillis(), "", "", nil)
 	case halting && !f.ended:
 		f.pauseAgent(nowMillis())
-	case f.ended && halting && s.hasMessages():
+	case f.ended && halting && s.HasMessages():
 		f.pauseAgent(nowMillis())
 	case f.ended, cut:
 		if !f.ended { // a message cuts it short
@@ -467,18 +419,18 @@ func (s *session) concludeTurn(p *process.Process, reason string, yield func(*wi
 				f.endTurn(&wire.TurnEnd{Subtype: "interrupted", StopReason: "cancelled"})
 			}
 		}
-		return s.yieldEvents(yield, s.placeEvents(f.takeEvents())...)
+		return s.Yield(yield, s.Place(f.takeEvents())...)
 	case f.thread == "" && lostThread(words) != "":
 		f.fail(nowMillis(), wire.ErrorSessionNotFound, "Codex can't go on with its thread: "+lostThread(words), details)
 	case f.thread == "":
-		f.fail(nowMillis(), wire.ErrorStartFailed, "the agent didn't start: it "+exitText(how, reason, words), details)
+		f.fail(nowMillis(), wire.ErrorStartFailed, "the agent didn't start: it "+how.Text("", reason, words), details)
 	default:
-		f.fail(nowMillis(), wire.ErrorProcessDied, "the agent "+exitText(how, reason, words)+", before its result", details)
+		f.fail(nowMillis(), wire.ErrorProcessDied, "the agent "+how.Text("", reason, words)+", before its result", details)
 	}
-	s.mu.Lock()
-	s.ended = true
-	s.mu.Unlock()
-	s.yieldEvents(yield, s.placeEvents(f.takeEvents())...)
+	s.Mu.Lock()
+	s.Ended = true
+	s.Mu.Unlock()
+	s.Yield(yield, s.Place(f.takeEvents())...)
 	return false
 }
 
@@ -494,119 +446,34 @@ func lostThread(words string) string {
 	return ""
 }
 
-func exitText(how process.Exit, reason, words string) string {
-	text := fmt.Sprintf("ended with exit code %d", how.Code)
-	if how.Signal != "" {
-		text = "was ended by signal " + how.Signal
-	}
-	if reason != "" {
-		text += " (" + reason + ")"
-	}
-	if how.Memory != 0 {
-		text += " (" + process.BoundText(how.Memory) + ")"
-	}
-	if words != "" {
-		text += ": " + toValidUTF8(words)
-	}
-	return text
-}
-
 // Send gives the agent a message, in a turn of its own; see [agent.Session].
 func (s *session) Send(ctx context.Context, m agent.Message) error {
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("codex: send: %w", err)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ended || s.closed {
-		return agent.ErrEnded
-	}
-	s.inbox = append(s.inbox, m)
-	s.signalNews()
-	if m.Interrupt {
-		s.cut = true
-		s.endTurn()
-	}
-	return nil
+	return s.Receive(ctx, m, func() {
+		if m.Interrupt {
+			s.cut = true
+			s.endTurn()
+		}
+	})
 }
 
 // Interrupt ends the turn that is under way: Codex keeps the thread; see [agent.Session].
 func (s *session) Interrupt(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("codex: interrupt: %w", err)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ended || s.closed {
-		return agent.ErrEnded
-	}
-	s.halting = true
-	s.signalNews()
-	s.endTurn()
-	return nil
+	return s.Halt(ctx, s.endTurn)
 }
 
-// signalNews says that there is news. It is called under mu.
-func (s *session) signalNews() {
-	select {
-	case s.news <- struct{}{}:
-	default:
-	}
-}
-
-// endTurn ends the program that is at work. It is called under mu.
+// endTurn ends the program that is at work. It is called under Mu.
 func (s *session) endTurn() {
-	if p := s.process; p != nil && !s.left {
-		s.tasks.Go(func() { _ = p.End(s.provider.Grace) }) // what survives is reported by concludeTurn
+	if p := s.Process; p != nil && !s.Left {
+		s.Tasks.Go(func() { _ = p.End(s.provider.Grace) }) // what survives is reported by concludeTurn
 	}
-}
-
-func (s *session) isHalting() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.halting
-}
-
-func (s *session) hasMessages() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.inbox) > 0
 }
 
 // Close ends the program and all that it started; see [agent.Session].
 func (s *session) Close() error {
-	s.cancel()
-	err := s.closeProgram()
-	s.tasks.Wait()
+	s.Cancel()
+	err := s.EndTree()
+	s.Tasks.Wait()
 	return err
-}
-
-func (s *session) closeProgram() error {
-	s.mu.Lock()
-	s.closed, s.ended = true, true
-	p, left := s.process, s.left
-	s.mu.Unlock()
-	if p == nil || left {
-		return nil
-	}
-	return p.End(s.provider.Grace)
-}
-
-// Leave gives the program up without ending it; see [agent.Leaver].
-func (s *session) Leave() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.process == nil || s.closed || s.left || !s.process.Leave() {
-		return s.left
-	}
-	s.left, s.ended = true, true
-	return true
-}
-
-func (s *session) isLeft() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.left
 }
 
 func nowMillis() int64 { return time.Now().UnixMilli() }

@@ -24,8 +24,8 @@ const modeUnknown = "unknown"
 func (s *Stream) Line(at int64, line []byte) []*wire.Event {
 	s.f.at = at
 	m, err := wire.RawFromJSON(line)
-	if err == nil && textOf(m, "type") == threadStarted {
-		if id := textOf(m, "thread_id"); len(id) <= maxID && s.f.thread == "" {
+	if err == nil && m.TextAt("type") == threadStarted {
+		if id := m.TextAt("thread_id"); len(id) <= maxID && s.f.thread == "" {
 			s.f.session = id
 		}
 		s.f.beginProgram()

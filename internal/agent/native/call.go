@@ -219,14 +219,9 @@ func (p *performance) askHooks(ctx context.Context, e hook.Event) (hook.Outcome,
 func (p *performance) askPostHooks(ctx context.Context, r result) {
 	e := hook.Event{Name: flow.HookPostToolUse, Input: p.call.input, Result: r.output}
 	if r.failed {
-		e.Name, e.Error, e.Result = flow.HookPostToolUseFailure, firstLines(textIn(r.output)), nil
+		e.Name, e.Error, e.Result = flow.HookPostToolUseFailure, firstLines(r.output.TextAt()), nil
 	}
 	p.askHooks(ctx, e) // if that fails, the session ends
-}
-
-func textIn(output wire.Raw) string {
-	s, _ := output.Text()
-	return s
 }
 
 // executeTool runs the tool within its time limit. It fails if the host of the session is gone.
@@ -249,7 +244,7 @@ func (p *performance) executeTool(ctx context.Context) (result, error) {
 // recordResult records the result of the call, and the point to resume from.
 func (p *performance) recordResult(r result, problem string, started time.Time) bool {
 	if problem == "" && r.failed {
-		problem = firstLines(textIn(r.output))
+		problem = firstLines(r.output.TextAt())
 		p.session.log.Warn("tool call failed", "tool", p.call.tool, "call_id", p.call.id, "error", problem)
 	}
 	e := &wire.AgentTool{

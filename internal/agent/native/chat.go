@@ -105,15 +105,15 @@ func (m message) chatMessages() []any {
 	var out, calls []any
 	var text []string
 	for _, b := range m.blocks {
-		switch stringAt(b, "type") {
+		switch b.TextAt("type") {
 		case "text":
-			text = append(text, stringAt(b, "text"))
+			text = append(text, b.TextAt("text"))
 		case "tool_use":
-			calls = append(calls, map[string]any{"id": stringAt(b, "id"), "type": "function", "function": map[string]any{
-				"name": stringAt(b, "name"), "arguments": string(jsonOf(b.Get("input"))),
+			calls = append(calls, map[string]any{"id": b.TextAt("id"), "type": "function", "function": map[string]any{
+				"name": b.TextAt("name"), "arguments": string(jsonOf(b.Get("input"))),
 			}})
 		case "tool_result":
-			out = append(out, map[string]any{"role": "tool", "tool_call_id": stringAt(b, "tool_use_id"), "content": resultText(b.Get("content"))})
+			out = append(out, map[string]any{"role": "tool", "tool_call_id": b.TextAt("tool_use_id"), "content": resultText(b.Get("content"))})
 		}
 	}
 	if len(text) == 0 && len(calls) == 0 {
@@ -132,7 +132,7 @@ func resultText(content wire.Raw) string {
 	}
 	var parts []string
 	for _, b := range content.Items() {
-		parts = append(parts, cmp.Or(stringAt(b, "text"), "["+stringAt(b, "type")+"]"))
+		parts = append(parts, cmp.Or(b.TextAt("text"), "["+b.TextAt("type")+"]"))
 	}
 	return strings.Join(parts, "\n")
 }

@@ -186,8 +186,8 @@ func (c *conversation) applyAnswer(p *wire.AgentMessage) {
 	}
 	c.calls, c.said = nil, nil
 	for _, b := range p.Content.Items() {
-		if stringAt(b, "type") == "tool_use" {
-			k := &call{id: stringAt(b, "id"), tool: stringAt(b, "name"), input: b.Get("input")}
+		if b.TextAt("type") == "tool_use" {
+			k := &call{id: b.TextAt("id"), tool: b.TextAt("name"), input: b.Get("input")}
 			c.calls = append(c.calls, k)
 			if c.made == nil {
 				c.made = map[string]bool{}
@@ -220,16 +220,16 @@ func (c *conversation) distinctCalls(blocks []wire.Raw) []wire.Raw {
 	blocks = append([]wire.Raw{}, blocks...)
 	here := map[string]bool{"": true}
 	for i, b := range blocks {
-		if stringAt(b, "type") != "tool_use" {
+		if b.TextAt("type") != "tool_use" {
 			continue
 		}
-		id := stringAt(b, "id")
+		id := b.TextAt("id")
 		for n := 0; here[id] || c.made[id]; n++ {
 			id = fmt.Sprintf("call-%d-%d-%d", c.turns+1, i, n)
 		}
 		here[id] = true
-		if id != stringAt(b, "id") {
-			blocks[i] = wire.RawOf(map[string]any{"type": "tool_use", "id": id, "name": stringAt(b, "name"), "input": b.Get("input")})
+		if id != b.TextAt("id") {
+			blocks[i] = wire.RawOf(map[string]any{"type": "tool_use", "id": id, "name": b.TextAt("name"), "input": b.Get("input")})
 		}
 	}
 	return blocks

@@ -77,7 +77,7 @@ func flowTool(known []flow.Child, start func(ctx context.Context, call, name str
 		}),
 	}
 	t.run = func(ctx context.Context, call string, input wire.Raw) (result, error) {
-		name := stringAt(input, "flow")
+		name := input.TextAt("flow")
 		i := slices.IndexFunc(known, func(f flow.Child) bool { return f.Name == name })
 		if i < 0 {
 			return result{}, fmt.Errorf("there is no flow %q; there are %s", name, joinNames(names))
@@ -127,7 +127,7 @@ func startTarget(tool string, input wire.Raw) string {
 	case agent.ToolAgent:
 		return agent.ToolAgent
 	case agent.ToolRunFlow:
-		return agent.ToolRunFlow + " " + stringAt(input, "flow")
+		return agent.ToolRunFlow + " " + input.TextAt("flow")
 	}
 	return ""
 }
@@ -141,7 +141,7 @@ func (s *session) tooMany(k call) string {
 		return ""
 	}
 	for _, f := range s.request.Flows {
-		if f.Name == stringAt(k.input, "flow") && k.nth > f.Most() {
+		if f.Name == k.input.TextAt("flow") && k.nth > f.Most() {
 			return fmt.Sprintf("Flow %s has been asked for %d times, which is as often as may be (maxRuns).", f.Name, f.Most())
 		}
 	}

@@ -24,7 +24,7 @@ func flowsBench(t *testing.T, replies ...apitest.Reply) *bench {
 	b.request.RunFlow = func(_ context.Context, call, name string, input wire.Raw) (agent.Part, error) {
 		usd := 0.25
 		p := agent.Part{Run: "r.n#1." + call, CostUsd: &usd}
-		switch who, _ := input.Get("who").Text(); who {
+		switch who := input.TextAt("who"); who {
 		case "nobody":
 			p.Failed = "Run x failed: nobody is there"
 		case "away":

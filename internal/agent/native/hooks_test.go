@@ -80,7 +80,7 @@ func TestModifiedInputIsApproved(t *testing.T) {
 	b.hooks(saysSomething("PreToolUse", "", `{"decision":"modify","input":{"command":"echo safe"}}`))
 	b.request.Options.RequireApproval = []string{"bash"}
 	b.request.Options.Decide = func(_ context.Context, p agent.Permission) agent.Verdict {
-		command, _ := p.Input.Get("command").Text()
+		command := p.Input.TextAt("command")
 		return agent.Verdict{Allow: command == "echo safe"}
 	}
 	if got, _ := b.called("bash", `{"command":"echo danger"}`).ToolOutput.Text(); got != "safe\n" {

@@ -130,7 +130,7 @@ const maxName = 128
 func mcpTool(server string, t *sdk.Tool, conn *sdk.ClientSession) *tool {
 	name := notInName.ReplaceAllString("mcp__"+server+"__"+t.Name, "_")
 	schema, err := wire.Marshal(t.InputSchema)
-	if err != nil || stringAt(schema, "type") != "object" {
+	if err != nil || schema.TextAt("type") != "object" {
 		schema = wire.RawOf(map[string]any{"type": "object"})
 	}
 	return &tool{

@@ -169,7 +169,7 @@ func outcome(events []*wire.Event) string {
 	if err != nil {
 		return err.Error()
 	}
-	text, _ := out.Get("text").Text()
+	text := out.TextAt("text")
 	return text
 }
 

@@ -14,12 +14,6 @@ import (
 // toValidUTF8 returns s in UTF-8.
 func toValidUTF8(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
-// stringAt returns the text of a field, "" if it has none.
-func stringAt(r wire.Raw, key string) string {
-	s, _ := r.Get(key).Text()
-	return s
-}
-
 // jsonOf returns a value as JSON, "null" of an absent one.
 func jsonOf(r wire.Raw) json.RawMessage {
 	b, err := wire.AppendJSON(nil, r)
@@ -53,7 +47,7 @@ func resultBlock(id string, output wire.Raw, failed bool) wire.Raw {
 func isBlocks(r wire.Raw) bool {
 	blocks := r.Items()
 	for _, b := range blocks {
-		if t := stringAt(b, "type"); t != "text" && t != "image" {
+		if t := b.TextAt("type"); t != "text" && t != "image" {
 			return false
 		}
 	}
@@ -72,7 +66,7 @@ func blocksOf(prompt wire.Raw) []wire.Raw {
 	var blocks []wire.Raw
 	for _, item := range prompt.Items() {
 		switch content := item.Get("content"); {
-		case stringAt(item, "type") != "" && stringAt(item, "role") == "":
+		case item.TextAt("type") != "" && item.TextAt("role") == "":
 			blocks = append(blocks, item)
 		case len(content) > 0:
 			blocks = append(blocks, blocksOf(content)...)
@@ -93,8 +87,8 @@ func hashOf(r wire.Raw) string {
 func textOf(blocks []wire.Raw) string {
 	var text strings.Builder
 	for _, b := range blocks {
-		if stringAt(b, "type") == "text" {
-			text.WriteString(stringAt(b, "text"))
+		if b.TextAt("type") == "text" {
+			text.WriteString(b.TextAt("text"))
 		}
 	}
 	return text.String()
@@ -104,7 +98,7 @@ func textOf(blocks []wire.Raw) string {
 // back one that only thinks.
 func saysSomething(blocks []wire.Raw) bool {
 	return slices.ContainsFunc(blocks, func(b wire.Raw) bool {
-		t := stringAt(b, "type")
+		t := b.TextAt("type")
 		return t != "thinking" && t != "redacted_thinking"
 	})
 }

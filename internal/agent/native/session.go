@@ -19,7 +19,7 @@ import (
 )
 
 // session is an execution of the agent. The goroutine that consumes Events owns all
-// that isn't under mu.
+// that isn't under Mu.
 type session struct {
 	provider Provider
 	request  agent.Request

@@ -112,7 +112,7 @@ func TestLongResult(t *testing.T) {
 	b := newBench(t)
 	p := b.called("bash", `{"command":"seq 100000"}`)
 	out, _ := p.ToolOutput.Text()
-	full, _ := p.Structured.Get("output").Text()
+	full := p.Structured.TextAt("output")
 	if len(full) != 588895 || len(out) > 31_000 || !strings.Contains(out, "558895 bytes were left out here") || !strings.HasSuffix(out, "100000\n") {
 		t.Errorf("%d bytes told, %d kept: %.100s", len(out), len(full), out)
 	}

@@ -31,7 +31,7 @@ func (s *Event) Kind() wire.Kind {
 	if s.Mark == Bad {
 		return ""
 	}
-	t, _ := wire.Raw(s.Data).Get("type").Text()
+	t := wire.Raw(s.Data).TextAt("type")
 	return wire.Type(t).Kind()
 }
 

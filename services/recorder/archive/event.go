@@ -28,6 +28,6 @@ func (s *Event) Of(node string) bool {
 	if node == "" {
 		return true
 	}
-	id, _ := wire.Raw(s.Data).Get("nodeId").Text()
+	id := wire.Raw(s.Data).TextAt("nodeId")
 	return id == node || strings.HasPrefix(id, node+"/")
 }

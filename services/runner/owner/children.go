@@ -266,14 +266,8 @@ func (c *children) abortLeft(ctx context.Context) error {
 		if n.Type != string(flow.TypeFlow) || !withdrawn {
 			continue
 		}
-		id := child.ID(c.owner.runID, n.Exec)
-		s, err := c.owner.cfg.Runs.State(ctx, id)
-		switch {
-		case err != nil:
+		if err := c.endCalled(ctx, child.ID(c.owner.runID, n.Exec)); err != nil {
 			return err
-		case view.Over(s):
-		case !c.withdrawChild(ctx, id):
-			return fmt.Errorf("child run %s is not told that it was withdrawn", id)
 		}
 	}
 	return c.endLeftCalled(ctx)

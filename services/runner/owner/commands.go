@@ -55,7 +55,7 @@ func (o *owner) obeyAll(ctx context.Context, entries []eventlog.Entry) error {
 func (o *owner) obeyCommand(ctx context.Context, e eventlog.Entry) error {
 	names := o.cfg.subjectNames()
 	ctx, span := tracing.Obey(ctx, o.cfg.Log.Tracer(), e.Trace,
-		tracing.Destination(names.Prefix(), names.Command(o.runID)), tracing.Run(o.runID), tracing.Position(e.Pos))
+		tracing.Destination(names.Prefix(), names.Command(o.runID)), tracing.Run.String(o.runID), tracing.Position.Int64(int64(e.Pos)))
 	defer span.End()
 	events, err := o.answerCommand(ctx, e)
 	if err == nil {
@@ -66,9 +66,9 @@ func (o *owner) obeyCommand(ctx context.Context, e eventlog.Entry) error {
 		return err
 	}
 	if p, ok := events[0].Payload.(*wire.CommandReceived); ok {
-		span.SetAttributes(tracing.Accepted(p.Accepted))
-		if kind, _ := p.Command.Get("type").Text(); p.Accepted {
-			span.SetAttributes(tracing.Command(kind)) // it is a known one
+		span.SetAttributes(tracing.Accepted.Bool(p.Accepted))
+		if kind := p.Command.TextAt("type"); p.Accepted {
+			span.SetAttributes(tracing.Command.String(kind)) // it is a known one
 		}
 	}
 	return nil

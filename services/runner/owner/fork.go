@@ -76,7 +76,7 @@ func (f forks) askedBefore(ctx context.Context, s *wire.State, record *wire.Comm
 		if !ok || !p.Accepted || p.CommandID != record.CommandID || p.AtPos == record.AtPos {
 			continue
 		}
-		if run, _ := p.Command.Get("runId").Text(); run == s.RunID {
+		if p.Command.TextAt("runId") == s.RunID {
 			return true, nil
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"code.wake.dev/wake/internal/flow"
 	"code.wake.dev/wake/internal/run"
@@ -256,8 +257,8 @@ func undecidedCalls(s *wire.State) (open []string) {
 // hasDecision reports whether a decision about a call of a node is on its way to the agent.
 func hasDecision(s *wire.State, call, node string) bool {
 	return slices.ContainsFunc(s.Inbox, func(entry wire.InboxEntry) bool {
-		kind, _ := entry.Command.Get("type").Text()
-		of, _ := entry.Command.Get("callId").Text()
+		kind := entry.Command.TextAt("type")
+		of := entry.Command.TextAt("callId")
 		return (kind == "approve" || kind == "deny") && of == call && entry.Node == node
 	})
 }
@@ -293,7 +294,7 @@ func (j *judge) checkInterrupted(r *wire.FlowResumed) error {
 }
 
 // automatic are the names of points without a label.
-var automatic = regexp.MustCompile(`^(sfp-)?[0-9]+$|#[0-9]+:(start|end)$`) //nolint:gochecknoglobals // a constant
+var automatic = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(sfp-)?[0-9]+$|#[0-9]+:(start|end)$`) })
 
 // judgeBookmark labels the point at which the run is, or one where it was.
 func (j *judge) judgeBookmark(ctx context.Context) ([]*wire.Event, error) {
@@ -308,7 +309,7 @@ func (j *judge) judgeBookmark(ctx context.Context) ([]*wire.Event, error) {
 	if err := subjects.CheckID(mark.Label); err != nil {
 		return nil, command.Reject(wire.CodeBadRequest, "label: %v", err)
 	}
-	if automatic.MatchString(mark.Label) && mark.Label != point {
+	if automatic().MatchString(mark.Label) && mark.Label != point {
 		return nil, command.Reject(wire.CodeBadRequest, "label %q is the name of another point", mark.Label)
 	}
 	there := slices.ContainsFunc(j.state.Bookmarks, func(b wire.Bookmark) bool { return b.Label == mark.Label })

@@ -128,9 +128,9 @@ func (o *owner) takeSpan(ctx context.Context) (context.Context, trace.Span) {
 	t := o.cfg.Log.Tracer()
 	if o.queued {
 		names := o.cfg.subjectNames()
-		return tracing.Process(ctx, t, tracing.Destination(names.Prefix(), names.QueueRun()), tracing.Run(o.runID))
+		return tracing.Process(ctx, t, tracing.Destination(names.Prefix(), names.QueueRun()), tracing.Run.String(o.runID))
 	}
-	return t.Start(ctx, tracing.RunTakenOver, trace.WithAttributes(tracing.Run(o.runID)))
+	return t.Start(ctx, tracing.RunTakenOver, trace.WithAttributes(tracing.Run.String(o.runID)))
 }
 
 // claimRun registers the run and makes the owner its writer.

@@ -73,7 +73,7 @@ func (j *judge) tellAgent(node string, q wire.Question) {
 // beingAnswered reports whether an answer is on its way to an agent.
 func (j *judge) beingAnswered(node string, q wire.Question) bool {
 	return q.ID != "" && slices.ContainsFunc(j.state.Inbox, func(c wire.InboxEntry) bool {
-		answers, _ := c.Command.Get("answers").Text()
+		answers := c.Command.TextAt("answers")
 		return answers == q.ID && c.Node == node
 	})
 }

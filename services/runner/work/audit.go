@@ -107,11 +107,11 @@ const auditTail = 4096
 // commandEvidence is what a command has shown: the JSON that it printed, an object as it
 // is; else, if it failed, why and the end of what it printed.
 func commandEvidence(output wire.Raw, problem string) wire.Raw {
-	stdout, _ := output.Get("stdout").Text()
+	stdout := output.TextAt("stdout")
 	truncated, _ := output.Get("stdoutTruncated").Any().(bool)
 	if text := bytes.TrimSpace([]byte(stdout)); len(text) > 0 && !truncated {
 		if v, err := wire.RawFromJSON(text); err == nil {
-			if isObject(v) {
+			if v.IsMap() {
 				return v
 			}
 			return evidenceOf(map[string]any{"value": v})
@@ -120,7 +120,7 @@ func commandEvidence(output wire.Raw, problem string) wire.Raw {
 	if problem == "" {
 		return nil
 	}
-	stderr, _ := output.Get("stderr").Text()
+	stderr := output.TextAt("stderr")
 	return evidenceOf(map[string]any{"error": problem, "output": textEnd(cmp.Or(stderr, stdout), auditTail)})
 }
 
@@ -134,11 +134,6 @@ func textEnd(s string, limit int) string {
 		s = s[1:]
 	}
 	return s
-}
-
-func isObject(v wire.Raw) bool {
-	_, ok := v.Any().(map[string]any)
-	return ok
 }
 
 func evidenceOf(fields map[string]any) wire.Raw {

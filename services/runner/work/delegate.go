@@ -37,7 +37,7 @@ func (ps parts) delegatePrompt(ctx context.Context, provider, call, prompt strin
 		return r, err
 	})
 	if s != nil {
-		answer, _ := s.Outputs[subAgentNode].Get("text").Text()
+		answer := s.Outputs[subAgentNode].TextAt("text")
 		p.Output = wire.RawString(answer)
 	}
 	return p, err

@@ -326,7 +326,7 @@ func (d *drive) storeStart(ctx context.Context, e *wire.Event, p *wire.AgentStar
 		return err
 	}
 	d.opening, d.exec.begun = nil, true
-	d.exec.span.SetAttributes(tracing.Provider(d.start.Provider))
+	d.exec.span.SetAttributes(tracing.Provider.String(d.start.Provider))
 	d.exec.span.End()
 	for _, input := range d.seen {
 		d.watchFiles(ctx, &wire.Event{Payload: &wire.AgentTool{ToolInput: input}})
@@ -395,7 +395,7 @@ func (d *drive) giveMessage(ctx context.Context, m wire.InboxEntry) {
 		d.exec.cfg.Logger.Warn("message not readable", "run", d.exec.offer.RunID, "command", m.ID, "error", err)
 		return
 	}
-	answers, _ := m.Command.Get("answers").Text()
+	answers := m.Command.TextAt("answers")
 	if d.exec.seat.setResting(ctx, false) != nil {
 		return // the worker that goes on with the agent gives it
 	}
@@ -442,7 +442,7 @@ func namesFile(e *wire.Event, dir string) bool {
 		input = p.ToolInput
 	}
 	for _, field := range []string{"file_path", "notebook_path", "path"} {
-		if path, _ := input.Get(field).Text(); path != "" {
+		if path := input.TextAt(field); path != "" {
 			rel, err := filepath.Rel(dir, path)
 			return !filepath.IsAbs(path) || err == nil && filepath.IsLocal(rel)
 		}

@@ -28,14 +28,14 @@ func (w *watch) noticeMessage(passed map[string]bool) *wire.InboxEntry {
 	}
 	lines, last := []string{noticesSince}, ""
 	for _, m := range w.view.State.Inbox {
-		if kind, _ := m.Command.Get("type").Text(); kind != run.CommandNotice {
+		if m.Command.TextAt("type") != run.CommandNotice {
 			continue
 		}
 		if passed[m.ID] {
 			lines, last = []string{noticesNow}, ""
 			continue
 		}
-		text, _ := m.Command.Get("message").Text()
+		text := m.Command.TextAt("message")
 		lines, last = append(lines, text), m.ID
 	}
 	if last == "" {

@@ -79,7 +79,7 @@ func (w *watch) followRun(ctx context.Context) error {
 		}
 		select {
 		case to <- *next:
-			kind, _ := next.Command.Get("type").Text()
+			kind := next.Command.TextAt("type")
 			if err := w.passedOn(ctx, passed, next.ID, kind == run.CommandNotice); err != nil {
 				return err
 			}
@@ -130,7 +130,7 @@ func (w *watch) stillWanted() bool {
 // nil if there is none.
 func (w *watch) nextMessage(passed map[string]bool) *wire.InboxEntry {
 	for _, m := range w.view.State.Inbox {
-		kind, _ := m.Command.Get("type").Text()
+		kind := m.Command.TextAt("type")
 		mine := kind == "send" && m.Node == w.offer.NodeID && (m.Exec == "" || m.Exec == w.offer.ExecID)
 		if mine && !passed[m.ID] {
 			return &m

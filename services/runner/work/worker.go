@@ -104,7 +104,7 @@ func (w *worker) tryNode(ctx context.Context) (err error) {
 func (w *worker) beginSpan(ctx context.Context) context.Context {
 	names := w.cfg.subjectNames()
 	ctx, w.span = tracing.Process(ctx, w.cfg.Log.Tracer(), tracing.Destination(names.Prefix(), names.QueueNode("")),
-		tracing.Run(w.offer.RunID), tracing.Node(w.offer.NodeID), tracing.Exec(w.offer.ExecID), tracing.Resumed(w.lastRunner() != ""))
+		tracing.Run.String(w.offer.RunID), tracing.Node.String(w.offer.NodeID), tracing.Exec.String(w.offer.ExecID), tracing.Resumed.Bool(w.lastRunner() != ""))
 	return ctx
 }
 
@@ -245,7 +245,7 @@ func (w *worker) prepareExecution(ctx context.Context) (x *execution, missing, e
 	x.halt.openOrder()
 	x.seat.halted = x.halt.order
 	x.entry = x.state.Nodes[w.offer.NodeID]
-	x.span.SetAttributes(tracing.Attempt(x.entry.Attempt))
+	x.span.SetAttributes(tracing.Attempt.Int(x.entry.Attempt))
 	input, missing := w.view.Input(ctx, w.offer.NodeID)
 	if missing != nil && !errors.Is(missing, view.ErrMissing) {
 		return x, nil, missing

@@ -6,7 +6,7 @@
 //
 // After the last of them it says [Done]. What it has done is in the conversation that it is sent: a line counts as done once a call, or a text
 // of the user that isn't such a line, names it. So an agent that goes on with its session after its death, or in another process, goes on where
-// it was, and doesn't repeat a call of which it is told that nobody knows how it ended.
+// it was, and doesn't repeat a call that it is told ended in an unknown way.
 package modelapi
 
 import (

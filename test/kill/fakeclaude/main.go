@@ -230,8 +230,7 @@ func (c *claude) remember(role string, b block) {
 	}
 }
 
-// understand reads the script, and what the user has told of a call whose
-// outcome nobody knows.
+// understand reads the script, and what the user has told of calls of unknown outcome.
 func (c *claude) understand() error {
 	var ms int
 	for field := range strings.FieldsSeq(c.script) {
@@ -290,7 +289,7 @@ func (c *claude) call(n int) error {
 		"input": object{"hook_event_name": "PreToolUse", "session_id": c.session, "tool_name": "Work", "tool_input": input, "tool_use_id": call, "permission_mode": "bypassPermissions"},
 	}})
 	if !c.hear(func() bool { return c.told[request] }) && !c.interrupted {
-		os.Exit(1) // nobody is there any more who could allow it
+		os.Exit(1) // the driver is gone, which would allow it
 	}
 	content, failed := "worked", false
 	if !c.interrupted {

@@ -67,7 +67,7 @@ func findTarget(ctx context.Context, q *archive.Tx, run, agent, node string) (Ta
 // only one run has.
 func resolveAgent(ctx context.Context, q *archive.Tx, agent string) (Target, error) {
 	t, err := resolveRun(ctx, q, agent)
-	if !isCode(err, wire.CodeRunNotFound) {
+	if !wire.HasCode(err, wire.CodeRunNotFound) {
 		return t, err
 	}
 	if run, node, ok := strings.Cut(agent, "/"); ok {
@@ -77,7 +77,7 @@ func resolveAgent(ctx context.Context, q *archive.Tx, agent string) (Target, err
 		}
 	}
 	t, nodeErr := uniqueRun(ctx, q, agent, `SELECT run FROM nodes WHERE node = ?1`, agent)
-	if isCode(nodeErr, wire.CodeRunNotFound) {
+	if wire.HasCode(nodeErr, wire.CodeRunNotFound) {
 		return t, err
 	}
 	t.Node = agent
@@ -104,7 +104,7 @@ func resolveRun(ctx context.Context, q *archive.Tx, ref string) (Target, error) 
 		SELECT id FROM runs WHERE run >= ?1 AND run < ?4
 		UNION SELECT run FROM labels WHERE value = ?1 OR key = ?2 AND value = ?3
 		UNION SELECT run FROM bindings WHERE session = ?1`, ref, key, value, database.Beyond(ref))
-	if e, ok := errors.AsType[*wire.APIError](err); !ok || e.Code != wire.CodeRunNotFound {
+	if !wire.HasCode(err, wire.CodeRunNotFound) {
 		return t, err
 	}
 	return uniqueRun(ctx, q, ref, `SELECT run FROM bindings WHERE session >= ?1 AND session < ?2`, ref, database.Beyond(ref))
@@ -178,11 +178,6 @@ func nodeExists(ctx context.Context, q *archive.Tx, t Target) error {
 		}
 	}
 	return err
-}
-
-func isCode(err error, code wire.ErrorCode) bool {
-	e, ok := errors.AsType[*wire.APIError](err)
-	return ok && e.Code == code
 }
 
 // Bad says what is wrong with a request.

@@ -20,14 +20,14 @@ func Layers(given wire.Raw, def *flow.Definition, node string) ([]map[string]wir
 		return nil, err
 	}
 	all := []map[string]wire.Raw{maps.Clone(fields)}
-	maps.DeleteFunc(all[0], func(name string, v wire.Raw) bool { return def.Node(name) != nil && isObject(v) })
+	maps.DeleteFunc(all[0], func(name string, v wire.Raw) bool { return def.Node(name) != nil && v.IsMap() })
 	ids := []string{node}
 	if base, _, isItem := strings.Cut(node, "/"); isItem {
 		ids = []string{base, node}
 	}
 	for _, id := range ids {
 		var own map[string]wire.Raw
-		if isObject(fields[id]) && wire.Unmarshal(fields[id], &own) == nil {
+		if fields[id].IsMap() && wire.Unmarshal(fields[id], &own) == nil {
 			all = append(all, own)
 		}
 	}
@@ -54,9 +54,4 @@ func Inherited(given wire.Raw, def *flow.Definition, node string) wire.Raw {
 		return nil
 	}
 	return raw
-}
-
-func isObject(v wire.Raw) bool {
-	_, ok := v.Any().(map[string]any)
-	return ok
 }

@@ -24,7 +24,7 @@ func TestRecordNamesWhoGaveIt(t *testing.T) {
 		if p.By != c.by || string(json) != c.command || p.AtPos != 7 || p.CommandID != "cmd-7" {
 			t.Errorf("%s: %+v, %s, %v", name, p, json, err)
 		}
-		if said, _ := p.Command.Get("by").Text(); err == nil && cmd.By != said {
+		if said := p.Command.TextAt("by"); err == nil && cmd.By != said {
 			t.Errorf("%s: it is by %q, on record by %q", name, cmd.By, said)
 		}
 	}
