@@ -24,7 +24,7 @@ type attachment struct {
 	lines  *screen       // turns events into pieces of lines
 	blocks []attachBlock // what has been said and done, the oldest first
 	back   int           // by how many lines the view is scrolled back
-	heard  map[speaker]*subAgent
+	heard  map[speaker]*shownAgent
 
 	input   editor
 	to      string // the node that is spoken to; "": the only one that is at work
@@ -77,14 +77,14 @@ const (
 
 // newAttachment is attached to a run that has come to a state.
 func newAttachment(state *wire.State, node string, lines *screen, order func(wire.Command)) *attachment {
-	m := &attachment{node: node, to: node, state: state, order: order, lines: lines, heard: map[speaker]*subAgent{}, color: lines.color, now: time.Now()}
+	m := &attachment{node: node, to: node, state: state, order: order, lines: lines, heard: map[speaker]*shownAgent{}, color: lines.color, now: time.Now()}
 	lines.wants = func(n string, _ growingLine) bool { return m.follows(n) }
 	lines.emit = func(n string, p growingLine) error {
 		m.addBlock(attachBlock{by: speaker{n, p.parent}, piece: p})
 		return nil
 	}
 	for _, c := range state.Tools {
-		m.heard[speaker{c.Node, c.CallID}] = &subAgent{by: speaker{c.Node, c.Parent}, title: timeline.Line(agentTitle(c.Input), maxMessage)}
+		m.heard[speaker{c.Node, c.CallID}] = &shownAgent{by: speaker{c.Node, c.Parent}, title: timeline.Line(agentTitle(c.Input), maxMessage)}
 	}
 	m.noteWaiting()
 	return m
@@ -286,7 +286,7 @@ func (m *attachment) noteSubAgents(e *wire.Event) {
 	own := speaker{e.Node(), e.Parent}
 	switch p := e.Payload.(type) {
 	case *wire.ToolIntent:
-		m.heard[speaker{e.Node(), e.CallID}] = &subAgent{by: own, title: timeline.Line(agentTitle(p.ToolInput), maxMessage)}
+		m.heard[speaker{e.Node(), e.CallID}] = &shownAgent{by: own, title: timeline.Line(agentTitle(p.ToolInput), maxMessage)}
 	case *wire.AgentTool:
 		if sub := m.heard[speaker{e.Node(), e.CallID}]; sub != nil && !sub.spoke {
 			delete(m.heard, speaker{e.Node(), e.CallID})

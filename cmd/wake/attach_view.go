@@ -18,8 +18,8 @@ import (
 // speaker is the author of a line: a node, or the sub-agent that a call of the node has begun.
 type speaker struct{ node, call string }
 
-// subAgent is a call that has begun a sub-agent, or may.
-type subAgent struct {
+// shownAgent is a call that has begun a sub-agent, or may.
+type shownAgent struct {
 	by    speaker
 	title string
 	spoke bool

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"code.wake.dev/wake/internal/access"
+	"code.wake.dev/wake/internal/ask"
 	"code.wake.dev/wake/pkg/subjects"
 )
 
@@ -95,7 +96,7 @@ func (a hostVerbs) authGenerate(o authOptions) error {
 		return a.printJSON(map[string]any{"dir": o.dir, "files": len(files) + r.files})
 	}
 	_, err = fmt.Fprintf(a.out, "%s has keys, credentials and certificates; start a server on them with: cd %s && nats-server -c nats.conf\n",
-		o.dir, shellWord(o.dir))
+		o.dir, ask.ShellWord(o.dir))
 	return err
 }
 

@@ -79,7 +79,7 @@ func (s *runStarter) finishRuns(ctx context.Context, runs, atOnce int) (took []f
 		select {
 		case id := <-s.ended:
 			if at, ours := began[id]; ours {
-				took = append(took, millisSince(at))
+				took = append(took, bench.MillisSince(at))
 				delete(began, id)
 			}
 		case <-time.After(runPatience):

@@ -137,7 +137,7 @@ func (l *lab) measureFailure(ctx context.Context, kv jetstream.KeyValue, run str
 	if err != nil {
 		return err
 	}
-	stored := millisSince(began)
+	stored := bench.MillisSince(began)
 	recorded := l.timeUntil(ctx, began, func(ctx context.Context) error { return l.awaitAnswer(ctx, run) })
 	shot := l.timeUntil(ctx, began, func(ctx context.Context) error {
 		for {
@@ -180,12 +180,10 @@ func (*lab) timeUntil(ctx context.Context, began time.Time, f func(context.Conte
 	c := make(chan benchSighting, 1)
 	go func() {
 		err := f(ctx)
-		c <- benchSighting{millisSince(began), err}
+		c <- benchSighting{bench.MillisSince(began), err}
 	}()
 	return c
 }
-
-func millisSince(t time.Time) float64 { return float64(time.Since(t)) / float64(time.Millisecond) }
 
 // catchUp lets services read a log from its beginning.
 func (b *benchmark) catchUp(ctx context.Context, l *lab) ([]bench.Row, error) {
@@ -400,7 +398,7 @@ func (b *benchmark) queriesOf(ctx context.Context, path string, lines int) (rows
 			if err := q.ask(); err != nil {
 				return nil, fmt.Errorf("%s: %w", q.name, err)
 			}
-			took = append(took, millisSince(began))
+			took = append(took, bench.MillisSince(began))
 		}
 		rows = append(rows, bench.NewRow(fmt.Sprintf("%s, of %d", q.name, lines), "ms", took...))
 	}

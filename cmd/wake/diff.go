@@ -93,7 +93,7 @@ func printDifferences(w io.Writer, d differences) error {
 	if c := d.Common; c == nil {
 		p.printLine("common     nothing: neither was forked from the other")
 	} else {
-		p.printLine("common     run %s up to position %d%s", c.RunID, c.Position, inBrackets(c.Label))
+		p.printLine("common     run %s up to position %d%s", c.RunID, c.Position, timeline.InBrackets(c.Label))
 	}
 	p.printParting(d.DiffResponse)
 	if d.Flow {
@@ -148,13 +148,6 @@ func (p *printer) printTable(t table) {
 
 func runTitle(f wire.DiffRun) string {
 	return fmt.Sprintf("%s  %s  %s", f.RunID, cmp.Or(f.FlowName, "-"), statusText(f.Status, f.Result, f.Reason))
-}
-
-func inBrackets(s string) string {
-	if s == "" {
-		return ""
-	}
-	return " (" + s + ")"
 }
 
 func (p *printer) printParting(d wire.DiffResponse) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"code.wake.dev/wake/internal/agent/claude"
+	"code.wake.dev/wake/internal/ask"
 	"code.wake.dev/wake/internal/export"
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
@@ -96,11 +97,11 @@ func sessionHint(done exportSummary, file string) []string {
 		return lines
 	}
 	at := filepath.ToSlash(claude.SessionFile(done.Cwd, done.Session))
-	hint := fmt.Sprintf("hint: cp %s ~/.claude/%s && cd %s && claude --resume %s", shellWord(file), shellWord(at), shellWord(done.Cwd), done.Session)
+	hint := fmt.Sprintf("hint: cp %s ~/.claude/%s && cd %s && claude --resume %s", ask.ShellWord(file), ask.ShellWord(at), ask.ShellWord(done.Cwd), done.Session)
 	if done.Format == formatCodex {
 		at = export.CodexFile(done.Session, time.UnixMilli(done.Begun))
 		hint = fmt.Sprintf("hint: mkdir -p ~/.codex/%s && cp %s ~/.codex/%s && cd %s && codex resume %s",
-			path.Dir(at), shellWord(file), at, shellWord(done.Cwd), done.Session)
+			path.Dir(at), ask.ShellWord(file), at, ask.ShellWord(done.Cwd), done.Session)
 	}
 	if timeline.Line(hint, maxMessage) != hint {
 		return lines
@@ -108,17 +109,6 @@ func sessionHint(done exportSummary, file string) []string {
 	return append(lines, hint)
 }
 
-var (
-	sessionName = sync.OnceValue(func() *regexp.Regexp {
-		return regexp.MustCompile(`^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$`)
-	})
-	plainWord = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[\w./][\w./+:@%=,-]*$`) })
-)
-
-// shellWord is a text as one word of a shell's command, which is nothing but text there.
-func shellWord(s string) string {
-	if plainWord().MatchString(s) {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
-}
+var sessionName = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$`)
+})

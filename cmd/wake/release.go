@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"code.wake.dev/wake/internal/agent/claude"
+	"code.wake.dev/wake/internal/ask"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/export"
 	sessions "code.wake.dev/wake/internal/session"
@@ -95,7 +96,7 @@ func (a fileVerbs) releaseRun(ctx context.Context, ref, node, config string) err
 	if err := placeSession(file, content.Bytes()); err != nil {
 		return err
 	}
-	command := fmt.Sprintf("cd %s && claude --resume %s", shellWord(c.Cwd), c.Session)
+	command := fmt.Sprintf("cd %s && claude --resume %s", ask.ShellWord(c.Cwd), c.Session)
 	switch {
 	case a.json:
 		return a.printJSON(map[string]string{"runId": id, "session": c.Session, "cwd": c.Cwd, "file": file, "command": command})

@@ -147,9 +147,7 @@ func statusText(status wire.RunStatus, result wire.FlowStatus, reason string) st
 	if result != "" {
 		text = string(result)
 	}
-	if reason != "" {
-		text += " (" + reason + ")"
-	}
+	text += timeline.InBrackets(reason)
 	return text
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
 	"path/filepath"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"code.wake.dev/wake/internal/console"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -32,11 +32,6 @@ search anything. The console of --data-dir serves it, as far as others reach tha
 	}
 	cmd.Flags().DurationVar(&lasts, "for", lasts, "how long it is good for, 2160h at most")
 	return cmd
-}
-
-func isLoopbackName(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // sharedLink is what the console answers.
@@ -91,7 +86,7 @@ func (a hostVerbs) shareRun(ctx context.Context, ref string, lasts time.Duration
 	case a.json:
 		return a.printJSON(map[string]any{"link": link.Link, "until": link.Until})
 	}
-	if to, err := url.Parse(link.Link); err == nil && isLoopbackName(to.Hostname()) {
+	if to, err := url.Parse(link.Link); err == nil && console.IsLoopback(to.Hostname()) {
 		a.printNote("only this machine opens it: others need --public-url, or a console on --console-addr with a certificate of its name\n")
 	}
 	_, err = fmt.Fprintf(a.out, "%s\ngood until %s\n", link.Link, time.UnixMilli(link.Until).UTC().Format("2006-01-02 15:04:05 UTC"))

@@ -80,7 +80,7 @@ func (a viewVerbs) showTop(ctx context.Context, q wire.TopRequest, also []string
 	if a.json {
 		return a.printJSON(fleet)
 	}
-	_, err = io.WriteString(a.out, fleetText(fleet, view{color: useColor(a.out)}))
+	_, err = io.WriteString(a.out, fleetText(fleet, fleetView{color: useColor(a.out)}))
 	return err
 }
 
@@ -117,15 +117,15 @@ func (a viewVerbs) askFleets(ctx context.Context, nc *nats.Conn, q wire.TopReque
 	return all, err
 }
 
-// view is how the fleet is shown.
-type view struct {
+// fleetView is how the fleet is shown.
+type fleetView struct {
 	color         bool
 	columns, rows int    // of the terminal; 0: as many as it takes
 	selected      string // run
 }
 
 // fleetText is the fleet as a table, as far as the terminal has room.
-func fleetText(f wire.TopResponse, v view) string {
+func fleetText(f wire.TopResponse, v fleetView) string {
 	var counts []string
 	for _, state := range fleetStates() {
 		if n := f.States[state]; n > 0 {

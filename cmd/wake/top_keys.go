@@ -22,7 +22,7 @@ type fleetScreen struct {
 	ask     func(run string)   // for what waits in a run: a waitsMsg
 	order   func(wire.Command) // gives a command: an outcomeMsg
 	fleet   wire.TopResponse   // as it was told
-	view    view
+	view    fleetView
 	asking  keyMode
 	input   editor
 	filter  string
@@ -339,7 +339,7 @@ func (m *fleetScreen) footLines() []string {
 
 // watchFleet shows the fleet on the terminal until it is left; a run that is opened comes in between.
 func (a viewVerbs) watchFleet(ctx context.Context, q wire.TopRequest, also []string, every time.Duration) error {
-	m := &fleetScreen{view: view{color: useColor(os.Stdout)}}
+	m := &fleetScreen{view: fleetView{color: useColor(os.Stdout)}}
 	if len(also) > 0 {
 		m.own = a.prefix + ":"
 	}

@@ -33,7 +33,7 @@ r2      -       -       active (Bash)  5s    -      -                 -        -
 └ test  -       exec    active         2s    -      -                 -        -            -       -     -
 … 1 more
 `
-	if diff := cmp.Diff(want, fleetText(f, view{})); diff != "" {
+	if diff := cmp.Diff(want, fleetText(f, fleetView{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	const narrow = `1 waiting, 2 active
@@ -43,17 +43,17 @@ r1      waiting  coder: an answer: Install it?
 r2      active   running make
 … 1 more
 `
-	if diff := cmp.Diff(narrow, fleetText(f, view{columns: 49, rows: 7})); diff != "" {
+	if diff := cmp.Diff(narrow, fleetText(f, fleetView{columns: 49, rows: 7})); diff != "" {
 		t.Errorf("narrow (-want +got):\n%s", diff)
 	}
-	if got := fleetText(f, view{columns: 60, rows: 1}); strings.Count(got, "\n") != 5 || !strings.HasSuffix(got, "… 2 more\n") {
+	if got := fleetText(f, fleetView{columns: 60, rows: 1}); strings.Count(got, "\n") != 5 || !strings.HasSuffix(got, "… 2 more\n") {
 		t.Errorf("flat: %q", got)
 	}
-	colored := fleetText(wire.TopResponse{Runs: f.Runs[:1], States: f.States}, view{color: true})
+	colored := fleetText(wire.TopResponse{Runs: f.Runs[:1], States: f.States}, fleetView{color: true})
 	if want := "\x1b[33mr1 "; !strings.Contains(colored, want) || strings.Contains(colored, "└") {
 		t.Errorf("%q isn't in %q", want, colored)
 	}
-	if got := fleetText(wire.TopResponse{}, view{color: true}); got != "no runs\n" {
+	if got := fleetText(wire.TopResponse{}, fleetView{color: true}); got != "no runs\n" {
 		t.Errorf("%q", got)
 	}
 }
@@ -62,7 +62,7 @@ r2      active   running make
 func TestFleetTextOfEnded(t *testing.T) {
 	for state, reason := range map[string]string{"aborted": "too dear", "paused": "BUDGET", "skipped": ""} {
 		r := wire.TopRun{RunID: "r1", AgentStatus: wire.AgentStatus{AgentID: "r1", State: state, Reason: reason, LastActivity: "writing"}}
-		if got := fleetText(wire.TopResponse{Runs: []wire.TopRun{r}}, view{}); strings.Contains(got, "writing") || !strings.Contains(got, reason) {
+		if got := fleetText(wire.TopResponse{Runs: []wire.TopRun{r}}, fleetView{}); strings.Contains(got, "writing") || !strings.Contains(got, reason) {
 			t.Errorf("%s: %q", state, got)
 		}
 	}

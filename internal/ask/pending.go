@@ -80,15 +80,15 @@ func approvalOfNode(node string, n wire.NodeState) wire.Approval {
 func answerCommand(a wire.Approval) string {
 	switch {
 	case a.Kind == wire.ApprovalCall:
-		return "wake approve " + shellWord(a.RunID) + " " + shellWord(a.CallID)
+		return "wake approve " + ShellWord(a.RunID) + " " + ShellWord(a.CallID)
 	case a.CallID == "":
-		return "wake steer " + shellWord(a.RunID) + " ANSWER --node " + shellWord(a.NodeID)
+		return "wake steer " + ShellWord(a.RunID) + " ANSWER --node " + ShellWord(a.NodeID)
 	}
-	return "wake reply " + shellWord(a.RunID) + " ANSWER --prompt " + shellWord(a.CallID)
+	return "wake reply " + ShellWord(a.RunID) + " ANSWER --prompt " + ShellWord(a.CallID)
 }
 
-// shellWord is a text as a shell takes it for one word.
-func shellWord(s string) string {
+// ShellWord is a text as a shell takes it for one word.
+func ShellWord(s string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:@%+,=", r)
 	}

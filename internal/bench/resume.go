@@ -69,7 +69,7 @@ func Resume(ctx context.Context, log *eventlog.Log, runID string) (float64, erro
 	if err := snapshot.Fold(ctx, log, state, 0); err != nil {
 		return 0, err
 	}
-	took := millisSince(began)
+	took := MillisSince(began)
 	if _, claimed := w.Last(); state.Position.Seq < claimed {
 		return 0, fmt.Errorf("bench: resumed run %s at %d, before its claim at %d", runID, state.Position.Seq, claimed)
 	}
@@ -88,7 +88,7 @@ func Fork(ctx context.Context, log *eventlog.Log, runID, at string) (float64, er
 	if state == nil {
 		return 0, fmt.Errorf("bench: run %s has no state at %q", runID, at)
 	}
-	return millisSince(began), nil
+	return MillisSince(began), nil
 }
 
 // Replay plays a run as fast as possible and returns the events per second.
@@ -141,6 +141,7 @@ func (s *Scratch) StoredSize(ctx context.Context) (float64, error) {
 	return float64(state.Bytes) / float64(state.Msgs), nil
 }
 
-func millisSince(since time.Time) float64 {
+// MillisSince is the time since then, in milliseconds.
+func MillisSince(since time.Time) float64 {
 	return float64(time.Since(since)) / float64(time.Millisecond)
 }

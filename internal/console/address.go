@@ -77,7 +77,7 @@ func hostOf(pair tls.Certificate) string {
 		names = append(names, ip.String())
 	}
 	for _, name := range names {
-		if !isLoopback(name) && !strings.Contains(name, "*") {
+		if !IsLoopback(name) && !strings.Contains(name, "*") {
 			return name
 		}
 	}

@@ -106,7 +106,7 @@ func New(c Config) (*Console, error) {
 	if err != nil {
 		return nil, fmt.Errorf("console: address: %w", err)
 	}
-	if !isLoopback(host) && c.Cert == "" {
+	if !IsLoopback(host) && c.Cert == "" {
 		return nil, fmt.Errorf("console: others can reach %s: it needs a certificate", c.Addr)
 	}
 	if s.listener, err = listenNear(c.Addr, kept.port); err != nil {
@@ -147,7 +147,7 @@ func (s *Console) linkBase(host string) string {
 		name = host
 	}
 	ip := net.ParseIP(strings.Trim(name, "[]"))
-	if at := s.listener.Addr().(*net.TCPAddr); ip != nil && ip.IsUnspecified() || isLoopback(name) && !at.IP.IsLoopback() {
+	if at := s.listener.Addr().(*net.TCPAddr); ip != nil && ip.IsUnspecified() || IsLoopback(name) && !at.IP.IsLoopback() {
 		return s.Address()
 	}
 	return s.scheme + "://" + host + "/"
@@ -239,7 +239,8 @@ func call[A any](ctx context.Context, s *Console, verb string, q any) (A, error)
 // byOf names the sender of a command.
 func (s *Console) byOf(u *user) string { return cmp.Or(u.name, s.c.By, "console") }
 
-func isLoopback(host string) bool {
+// IsLoopback reports whether a host is this machine.
+func IsLoopback(host string) bool {
 	ip := net.ParseIP(strings.Trim(host, "[]"))
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }

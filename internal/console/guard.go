@@ -65,7 +65,7 @@ func (s *Console) isOwnName(host string) bool {
 		return true // TLS has the name
 	}
 	_, own, _ := net.SplitHostPort(at.String())
-	return isLoopback(name) && port == own
+	return IsLoopback(name) && port == own
 }
 
 type userKey struct{}

@@ -25,14 +25,14 @@ type targetRecord struct {
 	Stream   int64  `json:"stream"`   // when WAKE_ALERTS was created, Unix ns
 	Position uint64 `json:"position"` // in WAKE_ALERTS, up to which all is decided
 
-	Held   []batch       `json:"held,omitempty"`
+	Held   []digestBatch `json:"held,omitempty"`
 	Sealed *Notification `json:"sealed,omitempty"` // a digest that is being sent
 	Window window        `json:"window"`
 	Tried  attemptCount  `json:"tried"`
 }
 
-// batch are alerts that become one digest.
-type batch struct {
+// digestBatch are alerts that become one digest.
+type digestBatch struct {
 	Key      string        `json:"key"`
 	Due      int64         `json:"due"` // Unix ms
 	Severity wire.Severity `json:"severity"`
@@ -111,10 +111,10 @@ func (p plan) countSent(r targetRecord, now time.Time) targetRecord {
 // holdAlert adds an alert to the batch of a key, which it may begin.
 func (r targetRecord) holdAlert(reason, key string, pos uint64, a *wire.Alert, due time.Time) targetRecord {
 	r.Held = slices.Clone(r.Held)
-	i := slices.IndexFunc(r.Held, func(b batch) bool { return b.Key == key })
+	i := slices.IndexFunc(r.Held, func(b digestBatch) bool { return b.Key == key })
 	if i < 0 {
 		i = len(r.Held)
-		r.Held = append(r.Held, batch{Key: key, Due: due.UnixMilli(), Severity: a.Severity, Digest: Digest{Reason: reason, First: pos, From: a.Timestamp}})
+		r.Held = append(r.Held, digestBatch{Key: key, Due: due.UnixMilli(), Severity: a.Severity, Digest: Digest{Reason: reason, First: pos, From: a.Timestamp}})
 	}
 	b := &r.Held[i]
 	d := &b.Digest
@@ -138,7 +138,7 @@ func (r targetRecord) firstDue() (time.Time, bool) {
 	if len(r.Held) == 0 {
 		return time.Time{}, false
 	}
-	first := slices.MinFunc(r.Held, func(a, b batch) int { return cmp.Compare(a.Due, b.Due) })
+	first := slices.MinFunc(r.Held, func(a, b digestBatch) int { return cmp.Compare(a.Due, b.Due) })
 	return time.UnixMilli(first.Due), true
 }
 
@@ -148,7 +148,7 @@ func (p plan) sealDigest(r targetRecord, now time.Time) (targetRecord, bool) {
 	if !ok || now.Before(at) || r.Sealed != nil {
 		return r, false
 	}
-	i := slices.IndexFunc(r.Held, func(b batch) bool { return b.Due == at.UnixMilli() })
+	i := slices.IndexFunc(r.Held, func(b digestBatch) bool { return b.Due == at.UnixMilli() })
 	b := r.Held[i]
 	r.Held = slices.Delete(slices.Clone(r.Held), i, i+1)
 	r.Sealed = &Notification{
@@ -211,16 +211,16 @@ func (p plan) simulateAlerts(alerts []wire.Alert) []Delivery {
 		}
 	}
 	if len(r.Held) > 0 {
-		last := slices.MaxFunc(r.Held, func(a, b batch) int { return cmp.Compare(a.Due, b.Due) })
+		last := slices.MaxFunc(r.Held, func(a, b digestBatch) int { return cmp.Compare(a.Due, b.Due) })
 		flush(time.UnixMilli(last.Due))
 	}
 	return out
 }
 
 // goneBatch returns the key of the batch that isn't held any more.
-func goneBatch(before, after []batch) string {
+func goneBatch(before, after []digestBatch) string {
 	for _, b := range before {
-		if !slices.ContainsFunc(after, func(c batch) bool { return c.Key == b.Key }) {
+		if !slices.ContainsFunc(after, func(c digestBatch) bool { return c.Key == b.Key }) {
 			return b.Key
 		}
 	}

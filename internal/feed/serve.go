@@ -39,7 +39,7 @@ type Server struct {
 	logger         *slog.Logger
 	events, alerts *tail
 	reads          chan struct{} // held while reading a stream
-	shelf          shelf
+	shelf          pieceShelf
 }
 
 // NewServer returns a server of the streams of a log.

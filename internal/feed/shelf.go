@@ -11,9 +11,9 @@ import (
 // shelfItems bounds what a shelf holds.
 const shelfItems = 4
 
-// shelf holds what was given in part, until the rest is asked for or others need the
+// pieceShelf holds what was given in part, until the rest is asked for or others need the
 // place: else each piece would cost as much as the whole. The zero value is empty.
-type shelf struct {
+type pieceShelf struct {
 	mu    sync.Mutex
 	items []shelfEntry // the newest last
 }
@@ -24,7 +24,7 @@ type shelfEntry struct {
 }
 
 // pieceAt returns the piece at an offset of what fetch returns.
-func (s *shelf) pieceAt(name string, offset int64, f api.Form, fetch func() ([]byte, error)) (wire.PieceResponse, error) {
+func (s *pieceShelf) pieceAt(name string, offset int64, f api.Form, fetch func() ([]byte, error)) (wire.PieceResponse, error) {
 	data := s.takeItem(name, offset)
 	if data == nil {
 		var err error
@@ -47,7 +47,7 @@ func (s *shelf) pieceAt(name string, offset int64, f api.Form, fetch func() ([]b
 }
 
 // takeItem takes what is continued off the shelf.
-func (s *shelf) takeItem(name string, offset int64) []byte {
+func (s *pieceShelf) takeItem(name string, offset int64) []byte {
 	if offset == 0 {
 		return nil
 	}
@@ -62,7 +62,7 @@ func (s *shelf) takeItem(name string, offset int64) []byte {
 	return data
 }
 
-func (s *shelf) putItem(name string, data []byte) {
+func (s *pieceShelf) putItem(name string, data []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.items) == shelfItems {

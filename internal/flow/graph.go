@@ -271,5 +271,5 @@ func (r *flowReader) compileItems(t *document.Value, path string, known names) t
 		return template{}
 	}
 	x := expressionOf(r.Problems, t, path, known)
-	return template{text: []segment{{expr: x}}, bound: true}
+	return template{text: []templatePart{{expr: x}}, bound: true}
 }

@@ -15,7 +15,7 @@ import (
 // \{{ is a {{ that begins no binding.
 type template struct {
 	value  any // what has no bindings
-	text   []segment
+	text   []templatePart
 	list   []template
 	fields []templateField
 	kind   document.Kind
@@ -27,20 +27,20 @@ type templateField struct {
 	template
 }
 
-// segment is a piece of text, or an expression.
-type segment struct {
+// templatePart is a piece of text, or an expression.
+type templatePart struct {
 	text string
 	expr expression
 }
 
-func (s segment) isExpr() bool { return s.expr.src != "" }
+func (s templatePart) isExpr() bool { return s.expr.src != "" }
 
 // errBinding is returned for a binding that has no end.
 var errBinding = errors.New("{{ without }}")
 
 // splitText takes a text apart. Expressions aren't checked yet.
-func splitText(text string) ([]segment, error) {
-	var out []segment
+func splitText(text string) ([]templatePart, error) {
+	var out []templatePart
 	var plain strings.Builder
 	for {
 		before, rest, found := strings.Cut(text, "{{")
@@ -59,14 +59,14 @@ func splitText(text string) ([]segment, error) {
 		}
 		plain.WriteString(before)
 		if plain.Len() > 0 {
-			out = append(out, segment{text: plain.String()})
+			out = append(out, templatePart{text: plain.String()})
 			plain.Reset()
 		}
-		out = append(out, segment{expr: expression{src: rest[:end]}})
+		out = append(out, templatePart{expr: expression{src: rest[:end]}})
 		text = rest[end+2:]
 	}
 	if plain.Len() > 0 || len(out) == 0 {
-		out = append(out, segment{text: plain.String()})
+		out = append(out, templatePart{text: plain.String()})
 	}
 	return out, nil
 }
@@ -200,7 +200,7 @@ func (t template) resolveObject(s *scope) (any, bool, error) {
 }
 
 // resolveText returns the segment as text.
-func (s segment) resolveText(sc *scope) (string, error) {
+func (s templatePart) resolveText(sc *scope) (string, error) {
 	if !s.isExpr() {
 		return s.text, nil
 	}

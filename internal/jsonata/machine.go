@@ -360,8 +360,8 @@ func (m *machine) evalList(n *jparse.ArrayNode, at any, f *frame) (any, error) {
 	return out, nil
 }
 
-// group is the items that have a key, and the pair that gives their value.
-type group struct {
+// itemGroup is the items that have a key, and the pair that gives their value.
+type itemGroup struct {
 	key   string
 	pair  int
 	items []any
@@ -393,15 +393,15 @@ func (m *machine) evalObject(n *jparse.ObjectNode, at any, f *frame) (any, error
 	return out, nil
 }
 
-func (m *machine) groupItems(n *jparse.ObjectNode, items []any, f *frame) ([]*group, error) {
-	var out []*group
-	byKey := map[string]*group{}
+func (m *machine) groupItems(n *jparse.ObjectNode, items []any, f *frame) ([]*itemGroup, error) {
+	var out []*itemGroup
+	byKey := map[string]*itemGroup{}
 	for i, pair := range n.Pairs {
 		if s, ok := pair[0].(*jparse.StringNode); ok {
 			if byKey[s.Value] != nil {
 				return nil, duplicateKey(s.Value)
 			}
-			byKey[s.Value] = &group{s.Value, i, items}
+			byKey[s.Value] = &itemGroup{s.Value, i, items}
 			out = append(out, byKey[s.Value])
 			continue
 		}
@@ -418,7 +418,7 @@ func (m *machine) groupItems(n *jparse.ObjectNode, items []any, f *frame) ([]*gr
 			g := byKey[key]
 			switch {
 			case g == nil:
-				byKey[key] = &group{key, i, []any{item}}
+				byKey[key] = &itemGroup{key, i, []any{item}}
 				out = append(out, byKey[key])
 			case g.pair != i:
 				return nil, duplicateKey(key)

@@ -152,7 +152,7 @@ func runLine(e *wire.Event) string {
 	case *wire.FlowComplete:
 		return "Run complete" + durationNote(p.DurationMs)
 	case *wire.FlowPaused:
-		return joinNonEmpty(": ", "Run paused"+inBrackets(p.Reason), p.Message)
+		return joinNonEmpty(": ", "Run paused"+InBrackets(p.Reason), p.Message)
 	case *wire.FlowResumed:
 		return resumedText(p)
 	case *wire.FlowAborted:
@@ -170,7 +170,7 @@ func runLine(e *wire.Event) string {
 	case *wire.NodeWaiting:
 		return e.Node() + " waits until " + utcText(p.Until)
 	case *wire.NodeStart:
-		return e.Node() + " started" + inBrackets(p.NodeType)
+		return e.Node() + " started" + InBrackets(p.NodeType)
 	case *wire.NodeComplete:
 		return e.Node() + " done" + durationNote(p.DurationMs)
 	case *wire.InputRequested:
@@ -214,7 +214,7 @@ func resumedText(p *wire.FlowResumed) string {
 	case p.Hold:
 		s = "Open calls are closed, the run stays paused"
 	}
-	return joinNonEmpty(", ", joinNonEmpty(": ", s+inBrackets(p.Strategy), p.Message),
+	return joinNonEmpty(", ", joinNonEmpty(": ", s+InBrackets(p.Strategy), p.Message),
 		listText("again", p.Rerun), listText("given up", p.Fail), overridesText(p.Overrides))
 }
 
@@ -247,7 +247,7 @@ func agentLine(e *wire.Event) string {
 	case *wire.SessionBound:
 		return "Session changed: " + joinNonEmpty(" → ", p.OldSession, p.NewSession)
 	case *wire.AgentResumed:
-		return joinNonEmpty(", ", ResumesAgent+inBrackets(p.Strategy), formatCount(int64(len(p.Sealed)), "open call", "sealed"))
+		return joinNonEmpty(", ", ResumesAgent+InBrackets(p.Strategy), formatCount(int64(len(p.Sealed)), "open call", "sealed"))
 	case *wire.AgentComplete:
 		return joinNonEmpty(" · ", "Agent complete", formatCount(p.NumTurns, "turn", ""), formatDollars(p.TotalCostUsd), formatDuration(p.DurationMs))
 	case *wire.AgentPaused:
@@ -261,7 +261,7 @@ func agentLine(e *wire.Event) string {
 	case *wire.Compaction:
 		return compactionText(p)
 	case *wire.CCMessage:
-		return fmt.Sprintf(AsksMessage+"%q%s", Line(p.Text, 4*MaxSummary), inBrackets(string(p.Priority)))
+		return fmt.Sprintf(AsksMessage+"%q%s", Line(p.Text, 4*MaxSummary), InBrackets(string(p.Priority)))
 	case *wire.TodoChanged:
 		return todoText(p)
 	case *wire.PermissionRequired:
@@ -300,7 +300,7 @@ func compactionText(p *wire.Compaction) string {
 	if p.PostTokens > 0 {
 		was += ", now " + formatTokens(p.PostTokens)
 	}
-	return s + inBrackets(was)
+	return s + InBrackets(was)
 }
 
 // todoText names the item that is worked on, else the next one.

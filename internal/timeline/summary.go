@@ -86,7 +86,7 @@ func detailText(e *wire.Event) string {
 	case *wire.EdgeFire:
 		return p.From + " → " + p.To
 	case *wire.EdgeSkip:
-		return joinNonEmpty(" ", p.From+" → "+p.To, inBrackets(p.Reason))
+		return joinNonEmpty(" ", p.From+" → "+p.To, InBrackets(p.Reason))
 	case *wire.StatePatch:
 		return joinNonEmpty(" ", string(p.Patch.Op), p.Patch.Path, "= "+p.Patch.Value.Plain())
 	case *wire.TurnStart:

@@ -26,7 +26,8 @@ func formatCount(n int64, what, then string) string {
 	return joinNonEmpty(" ", strconv.FormatInt(n, 10), what+"s", then)
 }
 
-func inBrackets(s string) string {
+// InBrackets is a text in brackets, behind a space; "" for none.
+func InBrackets(s string) string {
 	if s == "" {
 		return ""
 	}
@@ -100,7 +101,7 @@ func formatTokens(n int64) string {
 }
 
 // durationNote is " (2.1s)", or "" for a duration of zero.
-func durationNote(ms int64) string { return inBrackets(formatDuration(ms)) }
+func durationNote(ms int64) string { return InBrackets(formatDuration(ms)) }
 
 // formatDuration is how long something took: "12ms", "2.1s", "3m05s", "1h20m".
 func formatDuration(ms int64) string {

@@ -79,7 +79,7 @@ type Alerter struct {
 
 // value is the record of a run and what is stored of it.
 type value struct {
-	record   record
+	record   runRecord
 	revision uint64
 	skipped  int // events since the last change
 
@@ -178,7 +178,7 @@ func (a *Alerter) Load(ctx context.Context, runID string) (projection.Loaded[*va
 		return loaded, err
 	}
 	v.revision, loaded.Size = revision, len(stored)
-	var r record
+	var r runRecord
 	if err == nil {
 		err = wire.Unmarshal(stored, &r)
 	}
@@ -265,7 +265,7 @@ func (a *Alerter) passTime(ctx context.Context, v *value, now int64) error {
 }
 
 // auditEndedRun looks whether a run that has ended is in the log as a whole.
-func (a *Alerter) auditEndedRun(ctx context.Context, r record, e eventlog.Entry) error {
+func (a *Alerter) auditEndedRun(ctx context.Context, r runRecord, e eventlog.Entry) error {
 	switch e.Event.Payload.(type) {
 	case *wire.FlowComplete, *wire.FlowAborted:
 	default:

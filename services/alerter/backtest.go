@@ -14,7 +14,7 @@ import (
 // where it was. Positions have no incarnation. Alerts about wake itself, which
 // aren't about events, aren't among them. Settings that aren't valid find less.
 func Backtest(s Settings, entries []eventlog.Entry) []wire.Alert {
-	t := backtest{limits: s.compileLimits(), runs: map[string]*record{}}
+	t := backtest{limits: s.compileLimits(), runs: map[string]*runRecord{}}
 	var last int64
 	for _, e := range entries {
 		if e.Err != nil || e.Event == nil || e.RunID == wire.NoRun {
@@ -50,7 +50,7 @@ func Backtest(s Settings, entries []eventlog.Entry) []wire.Alert {
 // backtest is one under way.
 type backtest struct {
 	limits *limits
-	runs   map[string]*record
+	runs   map[string]*runRecord
 	days   daySum
 	alerts []datedAlert
 }
@@ -62,7 +62,7 @@ type datedAlert struct {
 }
 
 // passTime lets time pass for a run.
-func (t *backtest) passTime(r *record, now int64) {
+func (t *backtest) passTime(r *runRecord, now int64) {
 	for r.Deadline > 0 && r.Deadline <= now {
 		at := r.Deadline
 		t.applyInput(r, input{At: at, Pos: r.Position.Seq})
@@ -72,7 +72,7 @@ func (t *backtest) passTime(r *record, now int64) {
 	}
 }
 
-func (t *backtest) applyInput(r *record, in input) {
+func (t *backtest) applyInput(r *runRecord, in input) {
 	in.Limits = t.limits
 	next, found := r.applyInput(in)
 	*r, in.Run = next, next.Run

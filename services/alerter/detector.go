@@ -102,15 +102,15 @@ func (f finding) toAlert(in input, incarnation string) (wire.Alert, error) {
 
 // run is what detectors know of the run itself.
 type run struct {
-	ID       string            `json:"id"`
-	Name     string            `json:"name,omitempty"` // the label "name"
-	Flow     string            `json:"flow,omitempty"`
-	Only     string            `json:"only,omitempty"` // its node, if there is one alone
-	Parent   string            `json:"parent,omitempty"`
-	Call     string            `json:"call,omitempty"`     // of the parent's agent, that waits for the run
-	Labels   map[string]string `json:"labels,omitempty"`   // see [wire.Alert]
-	Policies map[string]policy `json:"policies,omitempty"` // of nodes that have one
-	Copy     bool              `json:"copy,omitempty"`     // imported: what happened was told where it happened
+	ID       string                `json:"id"`
+	Name     string                `json:"name,omitempty"` // the label "name"
+	Flow     string                `json:"flow,omitempty"`
+	Only     string                `json:"only,omitempty"` // its node, if there is one alone
+	Parent   string                `json:"parent,omitempty"`
+	Call     string                `json:"call,omitempty"`     // of the parent's agent, that waits for the run
+	Labels   map[string]string     `json:"labels,omitempty"`   // see [wire.Alert]
+	Policies map[string]nodePolicy `json:"policies,omitempty"` // of nodes that have one
+	Copy     bool                  `json:"copy,omitempty"`     // imported: what happened was told where it happened
 }
 
 // alertLabel names what an alert is about: the run if it has a name, else the node. An

@@ -21,7 +21,7 @@ const publishWait = 5 * time.Second
 // what the record has become. If it fails it is to be called again with the same
 // record and input: what was stored isn't stored again. What is known was raised in
 // an earlier life of the record, and isn't raised again even if it is gone.
-func (a *Alerter) raiseAlerts(ctx context.Context, r record, in input, known bool) (record, error) {
+func (a *Alerter) raiseAlerts(ctx context.Context, r runRecord, in input, known bool) (runRecord, error) {
 	in.Limits = a.limits.Load()
 	next, found := r.applyInput(in)
 	in.Run = next.Run

@@ -10,9 +10,9 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// record is what the alerter knows of a run, as it is stored. It is never
+// runRecord is what the alerter knows of a run, as it is stored. It is never
 // changed in place: an event makes a new one of it.
-type record struct {
+type runRecord struct {
 	V        int               `json:"v"`
 	Position wire.Position     `json:"position"` // of the last event that went in
 	Run      run               `json:"run"`
@@ -35,7 +35,7 @@ type record struct {
 	Messages    messages    `json:"messages"`
 }
 
-func newRecord(runID string) record { return record{V: wire.Version, Run: run{ID: runID}} }
+func newRecord(runID string) runRecord { return runRecord{V: wire.Version, Run: run{ID: runID}} }
 
 // pastBy is how much older than its storing the beginning of an ingested run is, at least,
 // for its times to be its own.
@@ -43,7 +43,7 @@ const pastBy = time.Minute
 
 // timeOf returns when something happened: of a run that was over when it was ingested, by
 // its own times, which never go back; of any other one, when the log stored it.
-func (r record) timeOf(e eventlog.Entry) int64 {
+func (r runRecord) timeOf(e eventlog.Entry) int64 {
 	stored := e.Time.UnixMilli()
 	switch p, begins := e.Event.Payload.(*wire.FlowStart); {
 	case begins && p.Imported == wire.ImportedIngest && e.Event.Timestamp > 0 && stored-e.Event.Timestamp > pastBy.Milliseconds():
@@ -57,7 +57,7 @@ func (r record) timeOf(e eventlog.Entry) int64 {
 }
 
 // moveClock notes when an entry happened, if the run's times are its own.
-func (r record) moveClock(e eventlog.Entry, at int64) record {
+func (r runRecord) moveClock(e eventlog.Entry, at int64) runRecord {
 	if _, begins := e.Event.Payload.(*wire.FlowStart); r.Clock > 0 || begins && at < e.Time.UnixMilli()-pastBy.Milliseconds() {
 		r.Clock = at
 	}
@@ -65,7 +65,7 @@ func (r record) moveClock(e eventlog.Entry, at int64) record {
 }
 
 // applyInput accounts for an event or a tick.
-func (r record) applyInput(in input) (record, []finding) {
+func (r runRecord) applyInput(in input) (runRecord, []finding) {
 	if e := in.Event; e != nil {
 		if e.Epoch < r.Epochs[e.NodeID] {
 			return r, nil // of a writer that had lost the node

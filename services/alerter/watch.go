@@ -107,7 +107,7 @@ func (a *Alerter) lastLetter(ctx context.Context) (letter, error) {
 // lastWords returns the last text that an agent had streamed by some time, or
 // that a command had printed, since its last progress. Text doesn't come with the
 // other events: it is nine tenths of them all.
-func (a *Alerter) lastWords(ctx context.Context, r record, node string, at int64) (*eventlog.Entry, error) {
+func (a *Alerter) lastWords(ctx context.Context, r runRecord, node string, at int64) (*eventlog.Entry, error) {
 	var last *eventlog.Entry
 	query := eventlog.Query{
 		Run: r.Run.ID, Node: node, Kinds: []wire.Kind{wire.KindText, wire.KindDelta}, From: r.Silences.Nodes[node].Pos + 1,
@@ -127,7 +127,7 @@ func (a *Alerter) lastWords(ctx context.Context, r record, node string, at int64
 
 // addLastWords gives the record what agents wrote, where nothing else was heard of
 // them until now.
-func (a *Alerter) addLastWords(ctx context.Context, r record, at int64) (record, error) {
+func (a *Alerter) addLastWords(ctx context.Context, r runRecord, at int64) (runRecord, error) {
 	l := a.limits.Load()
 	for _, node := range r.Silences.ripeNodes(l.Stuck, at) {
 		e, err := a.lastWords(ctx, r, node, at)

@@ -121,7 +121,7 @@ func readReport(w http.ResponseWriter, r *http.Request, session string) (rep rep
 }
 
 // takeReport stores a report. Of a request it returns where its hook waits.
-func (l *Listener) takeReport(ctx context.Context, rep report.Report) (*seat, error) {
+func (l *Listener) takeReport(ctx context.Context, rep report.Report) (*waitingHook, error) {
 	t, err := l.taleOf(rep.Session)
 	if err != nil {
 		return nil, err

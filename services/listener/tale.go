@@ -34,13 +34,13 @@ type tale struct {
 type permissionRequest struct {
 	pos      uint64 // of its event
 	tool     string
-	seats    map[*seat]bool // hooks that wait for it
-	gone     time.Time      // when it is to be closed, if no hook comes for it by then
-	decision *callDecision  // nil: there is none yet
+	seats    map[*waitingHook]bool // hooks that wait for it
+	gone     time.Time             // when it is to be closed, if no hook comes for it by then
+	decision *callDecision         // nil: there is none yet
 }
 
-// seat is where a hook waits.
-type seat struct {
+// waitingHook is where a hook waits.
+type waitingHook struct {
 	t       *tale
 	call    string
 	verdict chan report.Verdict
@@ -112,7 +112,7 @@ func (t *tale) openLocked(ctx context.Context) error {
 		}
 		switch p := e.Event.Payload.(type) {
 		case *wire.PermissionRequired:
-			asked[e.Event.CallID] = &permissionRequest{pos: e.Pos, tool: p.ToolName, seats: map[*seat]bool{}, gone: time.Now().Add(t.l.cfg.Grace)}
+			asked[e.Event.CallID] = &permissionRequest{pos: e.Pos, tool: p.ToolName, seats: map[*waitingHook]bool{}, gone: time.Now().Add(t.l.cfg.Grace)}
 		case *wire.PermissionDecided, *wire.ToolSealed:
 			delete(asked, e.Event.CallID)
 		}
@@ -196,7 +196,7 @@ func (t *tale) append(ctx context.Context, events ...*wire.Event) (pos uint64, e
 var errMuch = errors.New("listener: the session asks for too much at the same time")
 
 // askPerson stores a request, and has its hook wait. A hook that reports again waits for its open request.
-func (t *tale) askPerson(ctx context.Context, rep report.Report) (*seat, error) {
+func (t *tale) askPerson(ctx context.Context, rep report.Report) (*waitingHook, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.heard = time.Now()
@@ -215,7 +215,7 @@ func (t *tale) askPerson(ctx context.Context, rep report.Report) (*seat, error) 
 		if err := t.begin(ctx, rep.About); err != nil {
 			return nil, err
 		}
-		q = &permissionRequest{tool: rep.Tool, seats: map[*seat]bool{}}
+		q = &permissionRequest{tool: rep.Tool, seats: map[*waitingHook]bool{}}
 		q.pos, err = t.append(ctx, &wire.Event{
 			Timestamp: rep.At, CallID: rep.Call, Payload: &wire.PermissionRequired{ToolName: rep.Tool, ToolInput: input},
 		})
@@ -224,7 +224,7 @@ func (t *tale) askPerson(ctx context.Context, rep report.Report) (*seat, error) 
 		}
 		t.asked[rep.Call] = q
 	}
-	s := &seat{t: t, call: rep.Call, verdict: make(chan report.Verdict, 1)}
+	s := &waitingHook{t: t, call: rep.Call, verdict: make(chan report.Verdict, 1)}
 	q.seats[s] = true
 	if q.decision != nil {
 		s.verdict <- q.decision.verdict
@@ -240,7 +240,7 @@ func orNull(input json.RawMessage) []byte {
 }
 
 // leave is called when the hook doesn't wait any more.
-func (s *seat) leave() {
+func (s *waitingHook) leave() {
 	s.t.mu.Lock()
 	defer s.t.mu.Unlock()
 	q := s.t.asked[s.call]

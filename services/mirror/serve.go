@@ -48,16 +48,16 @@ type folded struct {
 	Data  json.RawMessage `json:"data"`
 }
 
-// refusal is a problem of a request.
-type refusal struct {
+// requestProblem is what is wrong with a request.
+type requestProblem struct {
 	status int
 	text   string
 }
 
-func (r *refusal) Error() string { return r.text }
+func (r *requestProblem) Error() string { return r.text }
 
 func refuse(status int, format string, args ...any) error {
-	return &refusal{status, fmt.Sprintf(format, args...)}
+	return &requestProblem{status, fmt.Sprintf(format, args...)}
 }
 
 // ServeHTTP does what a program asks for.
@@ -276,7 +276,7 @@ func answer(w http.ResponseWriter, status int, body any) error {
 // tellError answers with a problem.
 func (m *Mirror) tellError(w http.ResponseWriter, err error) {
 	status := http.StatusServiceUnavailable
-	if refused, ok := errors.AsType[*refusal](err); ok {
+	if refused, ok := errors.AsType[*requestProblem](err); ok {
 		status = refused.status
 	} else {
 		m.logger.Warn("a program's session isn't kept or read", "error", err)

@@ -167,8 +167,8 @@ func OfType(t wire.Type, node string) func(Entry) bool {
 	return func(x Entry) bool { return x.E.Type() == t && (node == "" || x.E.NodeID == node) }
 }
 
-// holder is a lease as its value says.
-type holder struct {
+// leaseValue is a lease as its value says.
+type leaseValue struct {
 	Runner string `json:"runner"`
 }
 
@@ -183,7 +183,7 @@ func (l *Lab) Leases(run string) map[string]string {
 	for key := range keys.Keys() {
 		_, node, err := subjects.Default.ParseLeaseKey(key)
 		l.Must(err)
-		var h holder
+		var h leaseValue
 		if v, err := kv.Get(l.Ctx, key); err == nil && wire.Unmarshal(v.Value(), &h) == nil {
 			held[node] = h.Runner
 		}

@@ -127,8 +127,8 @@ func (c statsQuery) countOutcomes(ctx context.Context, s *wire.RunStats) (flows 
 	return flows, nil
 }
 
-// spending adds up what was used by a name.
-type spending struct {
+// usageSums adds up what was used by a name.
+type usageSums struct {
 	byName map[string]*sum
 	seen   map[sumRun]bool
 }
@@ -145,7 +145,7 @@ type sumRun struct {
 	run int64
 }
 
-func (s *spending) add(name string, u *table.Spend) {
+func (s *usageSums) add(name string, u *table.Spend) {
 	if s.byName == nil {
 		s.byName, s.seen = map[string]*sum{}, map[sumRun]bool{}
 	}
@@ -167,7 +167,7 @@ func (s *spending) add(name string, u *table.Spend) {
 }
 
 // list returns the sums, in an order.
-func (s *spending) list(order func(a, b wire.SpendStats) int) []wire.SpendStats {
+func (s *usageSums) list(order func(a, b wire.SpendStats) int) []wire.SpendStats {
 	all := make([]wire.SpendStats, 0, len(s.byName))
 	for _, of := range s.byName {
 		of.CostBasis = ledger.Basis(of.CostUsd, of.computed, of.unpriced)
@@ -182,7 +182,7 @@ func (c statsQuery) sumSpend(ctx context.Context, flows map[int64]string, r *wir
 	where, args := c.filterText("day", c.since/table.Day)
 	text := `SELECT s.run, s.day, s.model, n.node, s.calls, s.tokens_in, s.tokens_out, s.cost_usd, s.computed_usd, s.unpriced
 		FROM (SELECT * FROM spend WHERE ` + where + `) s JOIN nodes n ON n.id = s.node`
-	var days, models, byFlow, nodes spending
+	var days, models, byFlow, nodes usageSums
 	dates := map[int64]string{}
 	for rows, err := range c.t.Rows(ctx, text, args...) {
 		if err != nil {

@@ -43,7 +43,7 @@ type owner struct {
 	rejected map[uint64]bool
 	folder   folder
 	anchors  anchors
-	trial    trial
+	trial    runTrial
 }
 
 // appendEvents appends events that are stored together or not at all.
@@ -70,11 +70,11 @@ func (o *owner) noteWritten(ctx context.Context, events []*wire.Event, store fun
 	return nil
 }
 
-// trial is the taking over of a run, until its owner has decided for it the first time. The count of
+// runTrial is the taking over of a run, until its owner has decided for it the first time. The count of
 // trials stands in the run's registration before anything is done, so that it survives the process. A run
 // that has been tried before is tried alone: if that ends the process, the run has done it, and not one of
 // those that the same runner took over at the same time.
-type trial struct {
+type runTrial struct {
 	count int // this one and those before it that weren't passed
 	last  registry.Registration
 	leave func() // others may be tried alone; nil: this one isn't

@@ -56,7 +56,7 @@ func (o *owner) leaveTrial() {
 }
 
 // hasFailed reports whether the run has ended so many processes that it is set aside.
-func (t *trial) hasFailed(most int) bool { return t.count > most }
+func (t *runTrial) hasFailed(most int) bool { return t.count > most }
 
 // setAside pauses a run that has ended the processes that took it over.
 func (o *owner) setAside() *wire.Event {

@@ -11,7 +11,7 @@ import (
 func TestPanicStaysAlone(t *testing.T) {
 	alone := make(chan struct{}, 1)
 	alone <- struct{}{}
-	o := &owner{cfg: &Config{Log: logtest.Start(t)}, trial: trial{count: 2, leave: func() { <-alone }}}
+	o := &owner{cfg: &Config{Log: logtest.Start(t)}, trial: runTrial{count: 2, leave: func() { <-alone }}}
 	func() {
 		defer func() {
 			if recover() == nil {

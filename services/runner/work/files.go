@@ -23,12 +23,12 @@ type files struct {
 	done    chan struct{}
 
 	mu    sync.Mutex
-	known map[string]stamp // by path
-	open  map[string]bool  // calls that are under way
+	known map[string]fileMark // by path
+	open  map[string]bool     // calls that are under way
 }
 
-// stamp tells two contents of a file apart. The zero stamp is no file.
-type stamp struct {
+// fileMark tells two contents of a file apart. The zero stamp is no file.
+type fileMark struct {
 	size    int64
 	changed int64 // Unix ns
 }
@@ -53,7 +53,7 @@ func watchFiles(dir string, changed func(path, change string)) (*files, error) {
 	}
 	f := &files{
 		root: root, watcher: watcher, changed: changed, done: make(chan struct{}),
-		known: map[string]stamp{}, open: map[string]bool{},
+		known: map[string]fileMark{}, open: map[string]bool{},
 	}
 	go f.followChanges()
 	return f, nil
@@ -137,12 +137,12 @@ func (f *files) resolveInside(path string) (string, bool) {
 	return path, err != nil || info.Mode().IsRegular()
 }
 
-func fileStamp(path string) stamp {
+func fileStamp(path string) fileMark {
 	info, err := os.Lstat(path)
 	if err != nil || info.Mode().Type() != fs.FileMode(0) {
-		return stamp{}
+		return fileMark{}
 	}
-	return stamp{info.Size(), info.ModTime().UnixNano()}
+	return fileMark{info.Size(), info.ModTime().UnixNano()}
 }
 
 // followChanges tells of changes until the watcher is closed.
@@ -178,9 +178,9 @@ func (f *files) changeOf(path string) (name, change string) {
 	switch {
 	case now == before:
 		return "", ""
-	case before == stamp{}:
+	case before == fileMark{}:
 		return path, "created"
-	case now == stamp{}:
+	case now == fileMark{}:
 		return path, "deleted"
 	}
 	return path, "modified"

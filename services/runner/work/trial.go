@@ -15,13 +15,13 @@ const (
 	untriedTime = 30 * time.Second
 )
 
-// trial is the last chance of an execution that processes have claimed in a row, and had nothing to show for it: the
+// offerTrial is the last chance of an execution that processes have claimed in a row, and had nothing to show for it: the
 // owner sets the run aside if the next one ends without a word. Such an execution is tried alone, so that it isn't taken
 // for another one that ends the process. It has passed when the process has lived with it for a while, or leaves it in
 // order. Other executions get no trial, and nothing of it is on record.
 //
 // It belongs to the worker, and to the watch while that runs.
-type trial struct {
+type offerTrial struct {
 	leave func()           // lets others be tried; nil: this isn't one
 	over  <-chan time.Time // when it has passed
 }
@@ -54,7 +54,7 @@ func (w *worker) enterTrial() bool {
 }
 
 // leaveTrial lets others be tried.
-func (t *trial) leaveTrial() {
+func (t *offerTrial) leaveTrial() {
 	if t.leave != nil {
 		t.leave()
 		t.leave, t.over = nil, nil
@@ -62,7 +62,7 @@ func (t *trial) leaveTrial() {
 }
 
 // passTrial puts on record that this process has lived with the execution, or leaves it in order.
-func (l *nodeLog) passTrial(ctx context.Context, t *trial) {
+func (l *nodeLog) passTrial(ctx context.Context, t *offerTrial) {
 	if t.leave == nil {
 		return
 	}

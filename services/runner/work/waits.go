@@ -85,7 +85,7 @@ func (w waits) noteResult(e *wire.Event, p *wire.AgentTool, now time.Time) {
 		var sum time.Duration
 		for _, s := range all {
 			sum += s.to.Sub(s.from)
-			within += max(0, s.to.Sub(laterOf(s.from, begin)))
+			within += max(0, min(s.to.Sub(s.from), s.to.Sub(begin)))
 		}
 		return sum.Milliseconds()
 	}
@@ -93,11 +93,4 @@ func (w waits) noteResult(e *wire.Event, p *wire.AgentTool, now time.Time) {
 	if p.DurationMs != nil {
 		p.DurationMs = new(max(0, *p.DurationMs-within.Milliseconds()))
 	}
-}
-
-func laterOf(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return b
-	}
-	return a
 }

@@ -26,13 +26,13 @@ type watch struct {
 	view     *view.View // that only the watch folds meanwhile
 	claimed  uint64     // position of the state at the claim
 	informed bool       // the agent has been given notices
-	trial    *trial
+	trial    *offerTrial
 
 	messages chan wire.InboxEntry
 	done     chan struct{}
 }
 
-func newWatch(x *execution, v *view.View, t *trial) *watch {
+func newWatch(x *execution, v *view.View, t *offerTrial) *watch {
 	return &watch{
 		cfg: x.cfg, offer: x.offer, log: x.log, halt: &x.halt, asked: &x.asked, view: v, claimed: x.state.Position.Seq, trial: t,
 		messages: make(chan wire.InboxEntry), done: make(chan struct{}),

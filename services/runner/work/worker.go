@@ -29,7 +29,7 @@ type worker struct {
 	seat     *Seat
 
 	lease  *lease.Lease
-	trial  trial
+	trial  offerTrial
 	span   trace.Span // of starting the node
 	writer *eventlog.Writer
 	view   *view.View // belongs to the watch while it runs
