@@ -5,6 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
 	"code.wake.dev/wake/internal/natstest"
 )
 
@@ -39,5 +42,24 @@ func TestRunAsksLittle(t *testing.T) {
 			t.Errorf("%d questions:\n%s", len(own), strings.Join(own, "\n"))
 		}
 		b.ended("run1")
+	})
+}
+
+// A run that has begun goes on while its request is taken out of the queue: here the server doesn't even hear that it should be.
+func TestRequestHoldsUpNothing(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		deaf := natstest.New(t, func(o *server.Options) {
+			o.Users = []*server.User{{Username: "wake", Password: "wake", Permissions: &server.Permissions{
+				Publish: &server.SubjectPermission{Deny: []string{"$JS.ACK.WAKE_QUEUE.>"}},
+			}}}
+		})
+		b := newBenchOn(t, deaf, nats.UserInfo("wake", "wake"))
+		b.runner("r1", &scripted{say: echo})
+		begun := time.Now()
+		b.submit("run1", "name: set\nnodes:\n  - {id: s, type: set, input: {set: {x: 1}}}\n")
+		b.ended("run1")
+		if took := time.Since(begun); took > time.Second {
+			t.Errorf("the run took %s", took)
+		}
 	})
 }

@@ -145,8 +145,13 @@ type bench struct {
 
 func newBench(t *testing.T) *bench {
 	t.Helper()
-	server := natstest.New(t)
-	nc := server.Conn(t, nats.ReconnectBufSize(-1))
+	return newBenchOn(t, natstest.New(t))
+}
+
+// newBenchOn is newBench on a server of the caller's.
+func newBenchOn(t *testing.T, server *natstest.Server, options ...nats.Option) *bench {
+	t.Helper()
+	nc := server.Conn(t, append(options, nats.ReconnectBufSize(-1))...)
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)

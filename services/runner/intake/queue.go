@@ -3,6 +3,7 @@ package intake
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -38,9 +39,11 @@ func (in *Intake) takeRuns(ctx, hard context.Context) error {
 			in.cfg.Queue.Refuse(ctx, m, err)
 			return
 		}
+		var acked sync.WaitGroup
+		defer acked.Wait()
 		req.OnBegin = func() {
 			observeWait(in.cfg.RunWait, m)
-			in.cfg.Queue.Ack(ctx, m)
+			acked.Go(func() { in.cfg.Queue.Ack(ctx, m) }) // the run doesn't wait for that
 		}
 		var unplaced *owner.NoFolderError
 		switch err := in.cfg.Owners.Own(ctx, req); {

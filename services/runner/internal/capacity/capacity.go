@@ -48,13 +48,14 @@ type Gauge struct {
 	board    *health.Board
 	folders  []string
 	roomy    atomic.Bool               // all folders have room
+	looking  chan struct{}             // holds a token while one run looks for all that are about to begin
 	sure     atomic.Pointer[time.Time] // until then runs begin without another look
 }
 
 // New returns the gauge of a log, which shows by filled what part of its bytes is in use. What is
 // begun writes into folders; the board is told if one of them has no room.
 func New(log *eventlog.Log, logger *slog.Logger, filled prometheus.Gauge, board *health.Board, folders []string) *Gauge {
-	return &Gauge{log: log, logger: logger, filled: filled, board: board, folders: folders}
+	return &Gauge{log: log, logger: logger, filled: filled, board: board, folders: folders, looking: make(chan struct{}, 1)}
 }
 
 // RefusesRuns reports whether no run begins at the moment.
@@ -155,12 +156,30 @@ const (
 	littleLate = eventlog.NearExpiry / 2
 )
 
-// RoomForRun fails with [ErrFull] or [ErrBehind] if no run may begin.
+// RoomForRun fails with [ErrFull] or [ErrBehind] if no run may begin. Of many that are about to begin, one looks.
 func (g *Gauge) RoomForRun(ctx context.Context) error {
-	asked := time.Now()
-	if sure := g.sure.Load(); sure != nil && asked.Before(*sure) {
+	if g.isSure() {
 		return nil
 	}
+	select {
+	case g.looking <- struct{}{}:
+		defer func() { <-g.looking }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if g.isSure() {
+		return nil
+	}
+	return g.lookForRoom(ctx)
+}
+
+func (g *Gauge) isSure() bool {
+	sure := g.sure.Load()
+	return sure != nil && time.Now().Before(*sure)
+}
+
+func (g *Gauge) lookForRoom(ctx context.Context) error {
+	asked := time.Now()
 	fill, left, err := g.log.Fill(ctx)
 	if err != nil {
 		return err
