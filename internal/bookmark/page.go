@@ -44,7 +44,7 @@ func ListBefore(ctx context.Context, log eventlog.Reader, runID string, before u
 			return nil, 0, err
 		}
 		points = append(older, points...)
-		if len(points) >= limit {
+		if p.more || len(points) >= limit {
 			// Of the run itself there may be more, or of its ancestors.
 			if p.more || i+1 < len(line) {
 				cursor = points[0].Position
@@ -82,9 +82,20 @@ func (p *pointPage) lastOf(ctx context.Context, runID string, end uint64, limit 
 		}
 		if len(points) >= limit || from == 0 {
 			p.more = from > 0 || len(points) > limit
-			return points[max(0, len(points)-limit):], nil
+			return lastPoints(points, limit), nil
 		}
 	}
+}
+
+// lastPoints returns the last limit points, fewer rather than some of those that share a position: the next page ends before it.
+func lastPoints(points []Point, limit int) []Point {
+	first := max(0, len(points)-limit)
+	for i := first; first > 0 && i < len(points); i++ {
+		if points[i].Position != points[first-1].Position {
+			return points[i:]
+		}
+	}
+	return points[first:]
 }
 
 // between returns the fork points of a run behind a state, up to a position. A label is where it stands last.

@@ -53,7 +53,8 @@ func TestPages(t *testing.T) {
 	child := logtest.Claim(t, log, "child", wire.RunNode)
 	logtest.Append(t, child, &wire.Event{Payload: &wire.RunForked{ParentRun: "parent", ParentPos: parted, Label: "kept", State: raw(t, parent)}})
 	for i := range 5 {
-		logtest.Append(t, child, &wire.Event{Payload: &wire.Checkpoint{Kind: wire.CheckpointLabelled, Label: fmt.Sprint("own-", i)}})
+		pos := logtest.Append(t, child, &wire.Event{Payload: &wire.Checkpoint{Kind: wire.CheckpointLabelled, Label: fmt.Sprint("own-", i)}})
+		logtest.Append(t, child, &wire.Event{Payload: &wire.Checkpoint{Kind: wire.CheckpointLabelled, Label: fmt.Sprint("same-", i), AtPos: pos}})
 	}
 
 	for _, run := range []string{"parent", "child"} {

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/history"
@@ -139,8 +140,10 @@ type piece struct {
 
 // Pieces are the parts of a hit's snippet.
 func piecesOf(h wire.SearchHit) (all []piece) {
-	text, at := []rune(timeline.PlainLine(h.Type, h.Snippet)), 0 // as long as it was, up to what matches
+	text, at := []rune(timeline.PlainLine(h.Type, h.Snippet)), 0
+	cut := utf8.RuneCountInString(h.Snippet) - len(text) // its sign in front
 	for _, m := range h.Matches {
+		m.From, m.To = m.From-cut, m.To-cut
 		if m.From < at || m.To > len(text) || m.To < m.From {
 			continue
 		}

@@ -54,7 +54,10 @@ func New(t testing.TB, edits ...func(*server.Options)) *Server {
 		edit(&s.opts)
 	}
 	s.Start(t)
-	t.Cleanup(s.Stop)
+	t.Cleanup(func() {
+		settle()
+		s.Stop()
+	})
 	return s
 }
 
@@ -75,7 +78,6 @@ func (s *Server) Stop() {
 	s.running = nil
 	s.mu.Unlock()
 	if running != nil {
-		settle()
 		running.Shutdown()
 		running.WaitForShutdown()
 	}

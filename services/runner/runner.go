@@ -409,7 +409,7 @@ func (r *Runner) openFooting(ctx context.Context) (f footing, err error) {
 	f.maxAge = events.CachedInfo().Config.MaxAge
 	list, found, err := f.active.TakeDrained(ctx, r.cfg.ID)
 	if found {
-		r.logger.Info("was running when this runner last ended", "at", time.UnixMilli(list.At), "runs", list.Runs, "nodes", list.Nodes)
+		r.logger.Info("was running when this runner last ended", append(drainedAttrs(list), "at", time.UnixMilli(list.At))...)
 	}
 	if err != nil {
 		return f, err
@@ -425,12 +425,21 @@ func (r *Runner) openFooting(ctx context.Context) (f footing, err error) {
 // keepDrained keeps a list of what was running: the next start logs what was
 // interrupted.
 func (r *Runner) keepDrained(ctx context.Context, active *registry.Registry, list registry.Drained) {
-	r.logger.Info("ending: what is running comes to a safe point", "runs", list.Runs, "nodes", list.Nodes, "within", r.cfg.DrainTimeout)
+	r.logger.Info("ending: what is running comes to a safe point", append(drainedAttrs(list), "within", r.cfg.DrainTimeout)...)
 	if len(list.Runs)+len(list.Nodes) == 0 {
 		return
 	}
 	if err := active.KeepDrained(ctx, r.cfg.ID, list); err != nil {
 		r.logger.Warn("list of what was running not kept", "error", err)
+	}
+}
+
+// drainedAttrs names the first of what was running, so that a line stays one, and how much it is in all.
+func drainedAttrs(list registry.Drained) []any {
+	const most = 20
+	return []any{
+		"active_runs", len(list.Runs), "runs", list.Runs[:min(len(list.Runs), most)],
+		"active_nodes", len(list.Nodes), "nodes", list.Nodes[:min(len(list.Nodes), most)],
 	}
 }
 

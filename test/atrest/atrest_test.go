@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -283,6 +284,7 @@ func TestDisk(t *testing.T) {
 				stop := i.serve()
 				i.talk()
 				stop()
+				synctest.Wait() // a request that waits for a server that is being shut down would stop the bubble's time
 				i.server.Stop()
 				for stream, n := range i.found() {
 					found[stream] += n

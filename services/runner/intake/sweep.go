@@ -30,7 +30,7 @@ const adoptsAtOnce = 64
 func (in *Intake) adoptRuns(ctx, hard context.Context) error {
 	tick := time.NewTicker(in.cfg.Leases.TTL() / 10)
 	defer tick.Stop()
-	places := make(chan struct{}, adoptsAtOnce)
+	places, trials := make(chan struct{}, adoptsAtOnce), make(chan struct{}, adoptsAtOnce)
 	for {
 		runs := in.cfg.Registry.List()
 		in.attempts.keepRuns(runs)
@@ -40,16 +40,23 @@ func (in *Intake) adoptRuns(ctx, hard context.Context) error {
 			if !in.lacksOwner(reg) {
 				continue
 			}
+			held := places
+			if reg.Trials > 0 { // may wait for others to be tried: not in the way of those that needn't be
+				held = trials
+				if len(trials) == cap(trials) {
+					continue
+				}
+			}
 			select {
-			case places <- struct{}{}:
+			case held <- struct{}{}:
 			case <-ctx.Done():
 				return nil
 			}
 			if !in.lacksOwner(reg) { // any more
-				<-places
+				<-held
 				continue
 			}
-			begun := sync.OnceFunc(func() { <-places })
+			begun := sync.OnceFunc(func() { <-held })
 			in.tasks.Go(func() {
 				defer begun()
 				in.adoptRun(hard, reg, begun)

@@ -91,10 +91,12 @@ func (r resumption) goOn(ctx context.Context) (c continuation, err error) {
 		}
 		resumed.Sealed = p.Sealed
 		c.opening = []*wire.Event{{SessionID: c.session, Payload: resumed}}
-		if inexact, err := r.warnOfFork(ctx); err != nil {
-			return c, err
-		} else if inexact != nil {
-			c.opening = append(c.opening, inexact)
+		if !r.exec.isHoldOnly() {
+			if inexact, err := r.warnOfFork(ctx); err != nil {
+				return c, err
+			} else if inexact != nil {
+				c.opening = append(c.opening, inexact)
+			}
 		}
 		if p.RolledBack && n.Point != "" && cmp.Or(p.Session, c.session) != "" {
 			c.fork = &wire.AgentPoint{Session: cmp.Or(p.Session, c.session), Point: n.Point}

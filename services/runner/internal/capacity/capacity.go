@@ -49,6 +49,7 @@ type Gauge struct {
 	folders  []string
 	roomy    atomic.Bool               // all folders have room
 	looking  chan struct{}             // holds a token while one run looks for all that are about to begin
+	last     look                      // the last one; guarded by looking
 	sure     atomic.Pointer[time.Time] // until then runs begin without another look
 }
 
@@ -156,21 +157,33 @@ const (
 	littleLate = eventlog.NearExpiry / 2
 )
 
+// A look is what one run found for all that came before it began.
+type look struct {
+	begun time.Time
+	err   error
+}
+
 // RoomForRun fails with [ErrFull] or [ErrBehind] if no run may begin. Of many that are about to begin, one looks.
 func (g *Gauge) RoomForRun(ctx context.Context) error {
 	if g.isSure() {
 		return nil
 	}
+	came := time.Now()
 	select {
 	case g.looking <- struct{}{}:
 		defer func() { <-g.looking }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if g.isSure() {
-		return nil
+	if !g.last.begun.Before(came) {
+		return g.last.err
 	}
-	return g.lookForRoom(ctx)
+	begun := time.Now()
+	err := g.lookForRoom(ctx)
+	if ctx.Err() == nil {
+		g.last = look{begun, err}
+	}
+	return err
 }
 
 func (g *Gauge) isSure() bool {
