@@ -52,10 +52,10 @@ test: $(if $(TAGS),recordings) ## Run the tests
 
 # The race detector looks at what does several things at the same time, by itself or in its tests; a server that a
 # test asks, one question after the other, is no such thing. It sees one process at a time, so that it learns nothing
-# of tests whose processes are many and short, or which play one recording after the other.
+# of tests whose processes are many and short, or which play one recording after the other; stacks it makes larger.
 CONCURRENT := ^[^/"]*(\<go (func|[a-zA-Z.]+\()|\.Go\(|sync\.(Mutex|RWMutex|WaitGroup|Cond|Map)|atomic\.|AfterFunc\(|\.(Queue)?Subscribe\(|\.Consume\(|http\.(Server|Handler))
 FILES := {{$$d := .Dir}}{{if or .TestGoFiles .XTestGoFiles}}{{$$d}}{{range .GoFiles}} {{$$d}}/{{.}}{{end}}{{range .TestGoFiles}} {{$$d}}/{{.}}{{end}}{{range .XTestGoFiles}} {{$$d}}/{{.}}{{end}}{{end}}
-RACELESS := ^(TestRoleVerbs|TestServicesOfUsers|TestDerivation)$$
+RACELESS := ^(TestRoleVerbs|TestServicesOfUsers|TestDerivation|TestActiveCost)$$
 
 .PHONY: race
 race: ## Run the tests of what is concurrent with the race detector (needs a C compiler), fewer of the same

@@ -33,10 +33,9 @@ func TestActiveCost(t *testing.T) {
 	goroutines, stacks := runtime.NumGoroutine(), stacksInUse()
 	begin(1, 1+runs)
 	perRun := func() float64 { return float64(runtime.NumGoroutine()-goroutines) / runs }
-	b.awaits("few goroutines are left", func() bool { return perRun() < 4.5 })
-	if each := float64(stacksInUse()-stacks) / runs; each > 40_000 {
-		t.Errorf("%.1f goroutines of a run have stacks of %.0f bytes", perRun(), each)
-	}
+	b.awaits("few goroutines, with small stacks", func() bool { // leases that are being renewed have more for a moment
+		return perRun() < 4.5 && float64(stacksInUse()-stacks)/runs < 40_000
+	})
 	stop()
 }
 
