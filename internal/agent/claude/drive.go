@@ -38,7 +38,7 @@ func (s *session) driveProgram(p *process.Process, yield func(*wire.Event, error
 				return
 			}
 			if s.broken >= maxBroken && s.n.inits == 0 { // what it has printed besides isn't read: there may be no end of it
-				s.reason = fmt.Sprintf("it has printed %d lines that are no JSON", s.broken)
+				s.reason = fmt.Sprintf("it has printed %d lines that are none of Claude Code", s.broken)
 				s.stopProgram(p, s.reason)
 				s.concludeRun(p, yield)
 				return
@@ -65,8 +65,18 @@ func (s *session) driveProgram(p *process.Process, yield func(*wire.Event, error
 	}
 }
 
-// maxBroken is how many lines that are no JSON a program may print before it says what it is.
+// maxBroken is how many lines that are none of Claude Code a program may print before it says what it is.
 const maxBroken = 200
+
+// isKnown reports whether Claude Code prints lines of a type before it says what it is.
+func isKnown(typ string) bool {
+	switch typ {
+	case "system", "assistant", "user", "result", "stream_event", "control_request", "control_response", "control_cancel_request", "command_lifecycle",
+		"rate_limit_event", "keep_alive":
+		return true
+	}
+	return false
+}
 
 // closeReader ends the program, if it still runs, and its reader.
 func (s *session) closeReader(p *process.Process, done chan<- struct{}, lines <-chan pipe.Line) {
@@ -96,8 +106,12 @@ func (s *session) resetTimer(timer *time.Timer) {
 		timer.Reset(s.request.StartTimeout)
 	case s.replaying, s.inTurn:
 		timer.Stop()
+		s.overAt = time.Time{}
 	case s.over:
-		timer.Reset(s.provider.Linger)
+		if s.overAt.IsZero() {
+			s.overAt = time.Now()
+		}
+		timer.Reset(max(0, time.Until(s.overAt.Add(s.provider.Linger)))) // whatever it prints meanwhile
 	case len(s.consulting) > 0: // hooks have time limits of their own
 		timer.Stop()
 	case s.hasOpenQuestion(): // that may take days
@@ -145,11 +159,12 @@ func (s *session) takeLine(p *process.Process, in pipe.Line, yield func(*wire.Ev
 	}
 	s.Offset, s.Index = in.Offset, 0
 	if long := in.Long; long != nil {
+		s.broken++
 		reason := &LineTooLongError{Line: s.lines, Bytes: long.Bytes, Limit: pipe.MaxLine, Head: long.Head}
 		return s.Yield(yield, s.Place(s.n.TooLong(in.At, reason))...)
 	}
 	m, err := wire.RawFromJSON(in.Data)
-	if err != nil {
+	if err != nil || !isKnown(m.TextAt("type")) {
 		s.broken++
 	}
 	if err == nil && m.TextAt("type") == "control_cancel_request" {

@@ -32,6 +32,7 @@ import (
 //	stderr TEXT    print to stderr
 //	exit N         end
 //	hang           don't end by itself
+//	forever LINE   print a line, again and again
 //
 // ${uuid} and ${text} are of the last user line, ${reply} is what the last
 // control response says, ${callbacks} are the hooks of the last control request with their
@@ -91,6 +92,11 @@ func (f *fake) do(line string) {
 	case "exit":
 		n, _ := strconv.Atoi(rest)
 		os.Exit(n)
+	case "forever":
+		for {
+			fmt.Println(rest)
+			<-time.After(time.Millisecond)
+		}
 	case "hang":
 		<-time.After(time.Hour)
 	}

@@ -461,14 +461,43 @@ func TestSilentStart(t *testing.T) {
 		`agent:error start_failed "the agent didn't start: it was ended by signal TERM (it printed nothing within 300ms, the node's policy.startTimeoutMs): waiting for a login" error`)
 }
 
-// TestNoClaude ends a program that prints without end, and isn't Claude Code.
+// A program that prints without end, and isn't Claude Code, is ended.
 func TestNoClaude(t *testing.T) {
+	for _, line := range []string{"y", "1", "{}", "", `{"type":"x"}`} {
+		t.Run(line, func(t *testing.T) {
+			p := claude.Provider{Binary: printer(t, "exec yes '"+line+"'"), Environ: []string{"PATH=" + os.Getenv("PATH")}, Grace: 50 * time.Millisecond}
+			last := lastOf(t, &p)
+			if e, is := last.(*wire.AgentError); !is || e.ErrorType != wire.ErrorStartFailed || !strings.Contains(e.Message, "it has printed 200 lines that are none of Claude Code") {
+				t.Errorf("it ends with %+v", last)
+			}
+		})
+	}
+}
+
+// A program that prints on when all is done is ended.
+func TestPrintsForEver(t *testing.T) {
+	got := said(drain(t, session(t, start+replay+"> "+success+"\nforever {}\n", nil), nil))
+	if last := got[len(got)-1]; last != `agent:complete "Done."` {
+		t.Errorf("last event %s", last)
+	}
+}
+
+// printer makes a program of a line of the shell.
+func printer(t *testing.T, line string) string {
+	t.Helper()
 	binary := filepath.Join(t.TempDir(), "claude")
-	if err := os.WriteFile(binary, []byte("#!/bin/sh\nexec yes\n"), 0o700); err != nil {
+	if err := os.WriteFile(binary, []byte("#!/bin/sh\n"+line+"\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	p := claude.Provider{Binary: binary, Environ: []string{"PATH=" + os.Getenv("PATH")}, Grace: 50 * time.Millisecond}
-	s, err := p.Start(t.Context(), agent.Request{
+	return binary
+}
+
+// lastOf runs an agent to its end, which has to come soon, and returns what it ends with.
+func lastOf(t *testing.T, p *claude.Provider) (last wire.Payload) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	s, err := p.Start(ctx, agent.Request{
 		RunID: "r", NodeID: "coder", ExecID: "coder#1", SessionID: "s1", Prompt: wire.RawString("Go."),
 		Options: agent.Options{Cwd: t.TempDir(), Env: map[string]string{"HOME": t.TempDir()}},
 	})
@@ -477,9 +506,10 @@ func TestNoClaude(t *testing.T) {
 	}
 	defer s.Close()
 	got := drain(t, s, nil)
-	if p, is := got[len(got)-1].Payload.(*wire.AgentError); !is || p.ErrorType != wire.ErrorStartFailed || !strings.Contains(p.Message, "it has printed 200 lines that are no JSON") {
-		t.Errorf("it ends with %+v", got[len(got)-1].Payload)
+	if ctx.Err() != nil {
+		t.Error("it didn't end")
 	}
+	return got[len(got)-1].Payload
 }
 
 func TestLeavingEarly(t *testing.T) {

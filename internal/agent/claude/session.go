@@ -29,7 +29,7 @@ type session struct {
 	prompted   int                 // prompts that were
 	open       []wire.Raw          // requests of the journal without an answer, in order
 	lines      int                 // of the program
-	broken     int                 // of them that are no JSON
+	broken     int                 // of them that are none of Claude Code
 	rested     time.Time           // when the host was last told of a resting point
 	rests      uint64              // where that was
 	answered   map[string]bool     // requests of the program: it will echo the answer
@@ -41,6 +41,7 @@ type session struct {
 	stopped    bool       // a hook wants the agent to end
 	inTurn     bool       // the agent works; false once the turn has its result
 	over       bool       // the program's input is closed: it is to exit
+	overAt     time.Time  // when that was seen
 	reason     string     // why it was ended, if it was
 	halted     bool       // it was ended between two turns
 	saver      *fileSaver // of the session file; nil if it isn't kept

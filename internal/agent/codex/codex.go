@@ -49,6 +49,7 @@ type Provider struct {
 	Environ []string      // wake's environment; agents get it less what is withheld, see [agent.Environment]
 	Parent  []string      // command of the server by which agents tell their parent something (see [parent.NewServer]); empty: they can't
 	Grace   time.Duration // between SIGTERM and SIGKILL; default 5 s
+	Linger  time.Duration // for a program to exit once its turn is over; default 10 s
 	Logger  *slog.Logger  // default: none
 }
 
@@ -82,7 +83,7 @@ func (p *Provider) Start(ctx context.Context, r agent.Request) (agent.Session, e
 	}
 	r.StartTimeout = cmp.Or(r.StartTimeout, startTimeout)
 	d := *p
-	d.Binary, d.Grace = cmp.Or(d.Binary, "codex"), cmp.Or(d.Grace, 5*time.Second)
+	d.Binary, d.Grace, d.Linger = cmp.Or(d.Binary, "codex"), cmp.Or(d.Grace, 5*time.Second), cmp.Or(d.Linger, 10*time.Second)
 	if d.Logger == nil {
 		d.Logger = slog.New(slog.DiscardHandler)
 	}

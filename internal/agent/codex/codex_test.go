@@ -1,6 +1,7 @@
 package codex_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -207,19 +208,43 @@ func TestStartFails(t *testing.T) {
 			}
 		})
 	}
-	t.Run("endless garbage", func(t *testing.T) {
-		r, p := newPlace(t).request(""), provider(t)
-		p.Binary = filepath.Join(t.TempDir(), "codex")
-		if err := os.WriteFile(p.Binary, []byte("#!/bin/sh\nexec yes\n"), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		s, err := p.Start(t.Context(), r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.Close()
-		if got := drain(t, s, nil); !strings.Contains(got[len(got)-1], "start_failed: the agent didn't start") || !strings.Contains(got[len(got)-1], "it has printed 200 lines that are no JSON") {
-			t.Errorf("it did\n%s", strings.Join(got, "\n"))
+	for _, line := range []string{"y", "1", "{}", "", `{"type":"x"}`} {
+		t.Run("endless "+line, func(t *testing.T) {
+			r, p := newPlace(t).request(""), provider(t)
+			p.Binary = filepath.Join(t.TempDir(), "codex")
+			if err := os.WriteFile(p.Binary, []byte("#!/bin/sh\nexec yes '"+line+"'\n"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			s, err := p.Start(t.Context(), r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			wantSoon(t, func() {
+				if got := drain(t, s, nil); !strings.Contains(got[len(got)-1], "start_failed: the agent didn't start") || !strings.Contains(got[len(got)-1], "it has printed 200 lines before the one that names its thread") {
+					t.Errorf("it did\n%s", got[len(got)-1])
+				}
+			})
+		})
+	}
+	t.Run("another trouble", func(t *testing.T) { // with a thread that is there
+		for _, why := range []string{
+			"session x is archived. Run `codex unarchive x` to unarchive it first. (code -32600)", "permissions cannot be combined with sandbox",
+			"failed to read thread: thread-store internal error: failed to read session metadata /x.jsonl: Permission denied (os error 13) (code -32603)",
+		} {
+			r, p := newPlace(t).request(""), provider(t)
+			r.Resume, p.Binary = true, filepath.Join(t.TempDir(), "codex")
+			if err := os.WriteFile(p.Binary, []byte("#!/bin/sh\ncat >&2 <<'EOF'\nError: thread/resume: thread/resume failed: "+why+"\nEOF\nexit 1\n"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			s, err := p.Start(t.Context(), r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			if got := drain(t, s, nil); !strings.HasPrefix(got[len(got)-1], "agent:error error start_failed: ") {
+				t.Errorf("%s: it did\n%s", why, strings.Join(got, "\n"))
+			}
 		}
 	})
 	t.Run("silent", func(t *testing.T) {
@@ -299,6 +324,55 @@ func TestMessages(t *testing.T) {
 			if asked := p.read(t, "prompts"); asked != "thread-1: Do it.\nthread-1: And now?\n" {
 				t.Errorf("asked %q", asked)
 			}
+		})
+	}
+}
+
+// A thread that is lost between two turns is a session that isn't there.
+func TestThreadLostBetweenTurns(t *testing.T) {
+	p := newPlace(t)
+	s := start(t, p.request("say One.\nawait "+filepath.Join(p.home, "go")))
+	got := drain(t, s, func(e *wire.Event) {
+		var err error
+		switch e.Type() {
+		case wire.TypeAgentText:
+			err = errors.Join(s.Send(t.Context(), agent.Message{CommandID: "cmd-1", Content: "And now?"}), touch(filepath.Join(p.home, "go")))
+		case wire.TypeTurnEnd:
+			err = os.Remove(filepath.Join(p.home, "thread-1"))
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	if last := got[len(got)-1]; !strings.HasPrefix(last, "agent:error error session_not_found: Codex can't go on with its thread: no rollout found for thread id thread-1") {
+		t.Errorf("it did\n%s", strings.Join(got, "\n"))
+	}
+}
+
+// A program that stays, or prints on, when its turn is over is ended, and its work is done.
+func TestLingers(t *testing.T) {
+	for name, rest := range map[string]string{"stays": "exec sleep 60", "prints": "exec yes"} {
+		t.Run(name, func(t *testing.T) {
+			r, p := newPlace(t).request(""), provider(t)
+			p.Binary, p.Linger = filepath.Join(t.TempDir(), "codex"), 100*time.Millisecond
+			program := `#!/bin/sh
+echo '{"type":"thread.started","thread_id":"t"}'
+echo '{"type":"turn.started"}'
+echo '{"type":"turn.completed","usage":{}}'
+`
+			if err := os.WriteFile(p.Binary, []byte(program+rest+"\n"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			s, err := p.Start(t.Context(), r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			wantSoon(t, func() {
+				if got := drain(t, s, nil); !strings.HasPrefix(got[len(got)-1], "agent:complete") {
+					t.Errorf("it ends with %s", got[len(got)-1])
+				}
+			})
 		})
 	}
 }

@@ -28,7 +28,8 @@ type sessionFold struct {
 
 	at       int64
 	line     int
-	broken   int   // lines that are no JSON
+	named    bool  // the program has named its thread
+	unnamed  int   // its lines before that
 	begun    int64 // when the program's thread was told of, Unix ms
 	turnAt   int64
 	turn     int
@@ -77,25 +78,27 @@ func (f *sessionFold) takeEvents() []*wire.Event {
 	return out
 }
 
-// maxBroken is how many lines that are no JSON a program may print before it names its thread.
-const maxBroken = 200
+// maxUnnamed is how many lines a program may print before it names its thread.
+const maxUnnamed = 200
 
 // isNoCodex reports whether the program has shown that it isn't Codex.
-func (f *sessionFold) isNoCodex() bool { return f.broken >= maxBroken && f.thread == "" }
+func (f *sessionFold) isNoCodex() bool { return f.unnamed >= maxUnnamed && !f.named }
 
 // beginProgram begins another program of the session.
-func (f *sessionFold) beginProgram() { f.inTurn, f.ended, f.trouble = false, false, "" }
+func (f *sessionFold) beginProgram() {
+	f.inTurn, f.ended, f.trouble, f.named, f.unnamed = false, false, "", false, 0
+}
 
 // takeLine takes a line of the program.
 func (f *sessionFold) takeLine(at int64, line []byte) {
 	f.at = at
 	f.line++
+	f.unnamed++
 	if strings.TrimSpace(string(line)) == "" {
 		return
 	}
 	m, err := wire.RawFromJSON(line)
 	if err != nil {
-		f.broken++
 		f.emitEvent("", &wire.RawMessage{
 			Source: source, Name: "malformed", Data: wire.RawString(toValidUTF8(string(line))), Reason: toValidUTF8(err.Error()), Line: f.line,
 		})
@@ -140,7 +143,7 @@ func (f *sessionFold) takeThread(id string, m wire.Raw) {
 	if old := cmp.Or(f.thread, f.session); id != old { // last: a replay knows the session already
 		f.emitEvent("", &wire.SessionBound{OldSession: old, NewSession: id})
 	}
-	f.thread = id
+	f.thread, f.named = id, true
 }
 
 func (f *sessionFold) beginTurn() {

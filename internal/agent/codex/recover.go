@@ -24,6 +24,7 @@ import (
 	"unicode"
 
 	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/redact"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -58,7 +59,8 @@ func (p *Provider) readRollout(ctx context.Context, r agent.Request, l *rollout)
 }
 
 // describeLapse tells the agent of the calls that the log has with their results behind the last one of Codex's own record of its thread: Codex
-// tells of a result before it writes it there. Its ids of items aren't in that record: calls are compared by what they were given.
+// tells of a result before it writes it there. Its ids of items aren't in that record: calls are compared by what they were given. In doubt
+// the agent is told nothing.
 func (p *Provider) describeLapse(ctx context.Context, r agent.Request) (string, error) {
 	if !r.Resume || r.History == nil || len(r.Facts) == 0 {
 		return "", nil
@@ -67,7 +69,7 @@ func (p *Provider) describeLapse(ctx context.Context, r agent.Request) (string, 
 	if err := p.readRollout(ctx, r, &l); err != nil {
 		return "", err
 	}
-	lacks := map[string]bool{}
+	lacks, unclear := map[string]bool{}, l.forked // a fork's file may have nothing of what came before it
 	for e, err := range r.History {
 		if err != nil {
 			return "", err
@@ -77,12 +79,17 @@ func (p *Provider) describeLapse(ctx context.Context, r agent.Request) (string, 
 			continue
 		}
 		switch key := callKey(x.ToolName, x.ToolInput); {
+		case key == "":
 		case l.ended[key] > 0:
 			l.ended[key]--
 			clear(lacks)
-		case key != "":
+			unclear = false
+		default:
 			lacks[e.CallID] = true
 		}
+	}
+	if unclear || l.scripted {
+		return "", nil
 	}
 	text, _ := r.Prompt.Text()
 	return agent.DescribeLapse(r.Facts, func(f agent.Fact) bool { return !lacks[f.Mark] || strings.Contains(text, f.Text) }), nil
@@ -91,19 +98,22 @@ func (p *Provider) describeLapse(ctx context.Context, r agent.Request) (string, 
 // callKey is what a call is compared by; "": it can't be compared. Of commands these are the letters and digits: Codex tells them with a shell
 // before them, and quoted.
 func callKey(tool string, input wire.Raw) string {
+	text, _ := wire.AppendJSON(nil, input)
 	switch {
+	case strings.Contains(string(text), redact.Mark): // the agent's record has what stood there
+		return ""
 	case strings.HasPrefix(tool, "mcp__"):
-		text, _ := wire.AppendJSON(nil, input)
 		return tool + " " + string(text)
 	case tool != commandTool:
 		return ""
 	}
-	command := input.TextAt("command")
-	for _, shell := range []string{"bash -lc ", "zsh -lc ", "sh -lc ", "bash -c ", "zsh -c ", "sh -c "} {
-		if before, inner, wrapped := strings.Cut(command, shell); wrapped && !strings.Contains(before, " ") {
-			command = inner
+	command := strings.ReplaceAll(input.TextAt("command"), "sh -lc ", "sh -c ")
+	for { // the agent's own shell may be in there
+		before, inner, wrapped := strings.Cut(command, "sh -c ")
+		if !wrapped || strings.Contains(before, " ") {
 			break
 		}
+		command = inner
 	}
 	return strings.Map(func(c rune) rune {
 		if unicode.IsLetter(c) || unicode.IsDigit(c) {
@@ -212,6 +222,8 @@ type rollout struct {
 	ended  map[string]int          // calls with a result, by [callKey]; nil: they are events
 	events []*wire.Event
 	kept   int
+
+	scripted bool // it has calls of tools that may run commands, which aren't in there
 }
 
 // recordedCall is a call that the file has.
@@ -228,14 +240,18 @@ func (r *rollout) readCalls(ctx context.Context, file io.Reader) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if errors.Is(err, bufio.ErrBufferFull) {
+		tooLong := errors.Is(err, bufio.ErrBufferFull)
+		if r.ended != nil && (tooLong || r.kept >= maxKept) {
+			return fmt.Errorf("it has too much to be compared: calls with %d bytes, or a line with more than %d", r.kept, maxRolloutLine)
+		}
+		if tooLong {
 			continue
 		}
 		var l rolloutLine
 		if json.Unmarshal(text, &l) == nil {
 			r.takeLine(l, len(text))
 		}
-		if errors.Is(err, io.EOF) || len(r.events) >= maxRecovered || r.kept >= maxKept {
+		if errors.Is(err, io.EOF) || len(r.events) >= maxRecovered || r.kept >= maxKept && r.ended == nil {
 			return nil
 		}
 		if err != nil {
@@ -246,12 +262,14 @@ func (r *rollout) readCalls(ctx context.Context, file io.Reader) error {
 
 // takeLine takes a line of so many bytes. Codex's ids are in the order of their times: turns that are older than the thread are copies.
 func (r *rollout) takeLine(l rolloutLine, size int) {
-	switch {
+	switch kind := l.Payload.Type; {
+	case kind == "local_shell_call", kind == "custom_tool_call" && l.Payload.Name != "apply_patch":
+		r.scripted = true
 	case l.Type == "session_meta":
 		r.forked = r.forked || l.Payload.ID == r.thread && l.Payload.ForkedOf != ""
 	case l.Type == "turn_context", l.Payload.Type == "task_started":
 		r.own = r.own || l.Payload.TurnID > r.thread
-	case (r.own || !r.forked) && l.Timestamp.UnixMilli() > r.after:
+	case (r.own || !r.forked || r.ended != nil) && l.Timestamp.UnixMilli() > r.after:
 		if r.takeCall(l) {
 			r.kept += size
 		}
@@ -278,6 +296,9 @@ func (r *rollout) takeCall(l rolloutLine) bool {
 		r.events = append(r.events, &wire.Event{CallID: id, Payload: &wire.ToolIntent{
 			ToolName: c.tool, ToolInput: c.input, InputHash: hex.EncodeToString(sum[:]), Recovered: wire.RecoveredTranscript,
 		}})
+		return true
+	case l.Payload.Type == "function_call_output" && isOpen && r.ended != nil && open.tool == commandTool:
+		r.endCall(id, nil, "") // one that goes on is told of, too
 		return true
 	case l.Payload.Type == "function_call_output" && isOpen && open.tool == commandTool:
 		r.endCommand(id, l.Payload.Output)

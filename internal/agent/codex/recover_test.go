@@ -167,6 +167,16 @@ func TestLapse(t *testing.T) {
 	result := func(id, command string) []string {
 		return []string{rolloutCall("1970-01-01T00:00:03Z", id, "exec_command", fmt.Sprintf(`{"cmd":%q}`, command)), rolloutResult("1970-01-01T00:00:03Z", id, fmt.Sprintf(ended, 0))}
 	}
+	served1MiB := fmt.Sprintf(`{"timestamp":"1970-01-01T00:00:03Z","type":"event_msg","payload":{"type":"item_completed","item":{"type":"McpToolCall","id":"m1","result":%q}}}`, strings.Repeat("x", 1<<20))
+	const (
+		forkOf  = `{"timestamp":"1970-01-01T00:00:03Z","type":"session_meta","payload":{"id":"thread-1","forked_from_id":"s"}}`
+		running = "Chunk ID: 1\nWall time: 10 seconds\nProcess running with session ID 1\nOutput:\n"
+	)
+	var many []string
+	for i := range 20 {
+		many = append(many, result(fmt.Sprint(i), strings.Repeat("x", 900_000))...)
+	}
+	wrapped := shown("c4", `/bin/bash -lc "bash -lc 'echo four'"`)
 	one, two, again := shown("c1", "/bin/bash -lc 'echo one'"), shown("c2", `/bin/bash -lc "echo 'two'"`), shown("c3", "/bin/bash -lc 'echo one'")
 	for name, test := range map[string]struct {
 		record []string
@@ -179,6 +189,16 @@ func TestLapse(t *testing.T) {
 		"no second one": {slices.Concat(result("x1", "echo one"), result("x2", "echo 'two'")), []*wire.Event{one, two, again}, []string{"c3"}},
 		"nothing":       {nil, []*wire.Event{one, two, served}, []string{"c1", "c2", "m1"}},
 		"an older one":  {result("x2", "echo 'two'"), []*wire.Event{one, two}, nil},
+		"a long one":    {[]string{result("x1", "echo one")[0], rolloutResult("1970-01-01T00:00:03Z", "x1", running)}, []*wire.Event{one}, nil},
+		"a refused one": {[]string{result("x1", "echo one")[0], rolloutResult("1970-01-01T00:00:03Z", "x1", "exec command rejected by user")}, []*wire.Event{one}, nil},
+		"of its parent": {append([]string{forkOf}, result("x1", "echo one")...), []*wire.Event{one}, nil},
+		"a fork":        {append([]string{forkOf}, result("x1", "echo one")...), []*wire.Event{one, two}, []string{"c2"}},
+		"no copy":       {[]string{forkOf}, []*wire.Event{one}, nil},
+		"much":          {append(many, result("x1", "echo one")...), []*wire.Event{one}, nil},
+		"a long line":   {[]string{served1MiB}, []*wire.Event{served}, nil},
+		"two shells":    {result("x4", "bash -lc 'echo four'"), []*wire.Event{wrapped}, nil},
+		"other calls":   {[]string{`{"type":"response_item","payload":{"type":"custom_tool_call","name":"exec","call_id":"x1"}}`}, []*wire.Event{one}, nil},
+		"a redacted":    {result("x1", "echo secret"), []*wire.Event{shown("c1", "/bin/bash -lc 'echo [redacted]'")}, nil},
 		"a patch":       {result("x1", "echo one"), []*wire.Event{one, patch}, nil},
 	} {
 		p := newPlace(t)

@@ -1,7 +1,6 @@
 package codex
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -339,6 +338,7 @@ func (s *session) hear(p *process.Process, yield func(*wire.Event, error) bool) 
 	}()
 	silent := time.NewTimer(s.request.StartTimeout)
 	defer silent.Stop()
+	var over <-chan time.Time // the program's turn is: it is to exit
 	exited := p.Exited()
 	for {
 		select {
@@ -352,12 +352,18 @@ func (s *session) hear(p *process.Process, yield func(*wire.Event, error) bool) 
 			if !s.takeLine(in, yield) {
 				return reason, false
 			}
+			if s.f.ended && over == nil {
+				over = time.After(s.provider.Linger)
+			}
 			if s.f.isNoCodex() { // what it has printed besides isn't read: there may be no end of it
 				_ = p.End(s.provider.Grace)
-				return fmt.Sprintf("it has printed %d lines that are no JSON", s.f.broken), true
+				return fmt.Sprintf("it has printed %d lines before the one that names its thread", s.f.unnamed), true
 			}
 		case <-silent.C:
 			reason = fmt.Sprintf("it printed nothing within %s, the node's policy.startTimeoutMs", s.request.StartTimeout)
+			_ = p.End(s.provider.Grace)
+		case <-over:
+			reason = "it did not exit"
 			_ = p.End(s.provider.Grace)
 		case <-exited: // what it left behind keeps its output open
 			exited = nil
@@ -371,6 +377,7 @@ func (s *session) takeLine(in pipe.Line, yield func(*wire.Event, error) bool) bo
 	switch {
 	case in.Direction == process.Out && in.Long != nil:
 		s.f.at = in.At
+		s.f.unnamed++
 		s.f.emitEvent("", &wire.RawMessage{
 			Source: source, Name: "malformed", Data: wire.RawString(toValidUTF8(string(in.Long.Head))), Reason: fmt.Sprintf("it has %d bytes", in.Long.Bytes),
 		})
@@ -420,7 +427,7 @@ func (s *session) concludeTurn(p *process.Process, reason string, yield func(*wi
 			}
 		}
 		return s.Yield(yield, s.Place(f.takeEvents())...)
-	case f.thread == "" && lostThread(words) != "":
+	case !f.named && lostThread(words) != "":
 		f.fail(nowMillis(), wire.ErrorSessionNotFound, "Codex can't go on with its thread: "+lostThread(words), details)
 	case f.thread == "":
 		f.fail(nowMillis(), wire.ErrorStartFailed, "the agent didn't start: it "+how.Text("", reason, words), details)
@@ -435,12 +442,15 @@ func (s *session) concludeTurn(p *process.Process, reason string, yield func(*wi
 }
 
 // lostThread is what a program says of a thread that it can't go on with, or copy: there is no file of it, or one that a crash has cut off in its
-// first line. "": it has said nothing of the kind.
+// first line. "": it has said nothing of the kind. A file that can't be read for now isn't lost, nor is one that Codex has put into its archive.
 func lostThread(words string) string {
 	for _, request := range []string{"thread/resume", "thread/fork"} {
 		if _, why, found := strings.Cut(words, request+" failed: "); found {
 			why, _, _ = strings.Cut(why, "\n")
-			return cmp.Or(strings.TrimSpace(why), request+" failed")
+			damaged := strings.Contains(why, "failed to read session metadata") || strings.Contains(why, "failed to parse first rollout record")
+			if strings.Contains(why, "no rollout found") || damaged && !strings.Contains(why, "(os error ") {
+				return strings.TrimSpace(why)
+			}
 		}
 	}
 	return ""

@@ -18,7 +18,7 @@ type Program struct {
 	Cancel  context.CancelFunc
 	Tasks   sync.WaitGroup // what [Program.Close] waits for
 	Outbox  *Outbox        // of the program's input; nil if that doesn't stay open
-	News    chan struct{}  // has an item when Inbox, Halting, Closed or Left has changed
+	News    chan struct{}  // has an item when Inbox or Halting has changed
 	Offset  uint64         // of the journal, behind the current line
 	Index   int            // of the next event that is made of it
 
