@@ -49,6 +49,7 @@ type Gauge struct {
 	folders  []string
 	roomy    atomic.Bool               // all folders have room
 	looking  chan struct{}             // holds a token while one run looks for all that are about to begin
+	looks    atomic.Int64              // that have begun
 	last     look                      // the last one; guarded by looking
 	sure     atomic.Pointer[time.Time] // until then runs begin without another look
 }
@@ -159,8 +160,8 @@ const (
 
 // A look is what one run found for all that came before it began.
 type look struct {
-	begun time.Time
-	err   error
+	number int64 // of those that have begun
+	err    error
 }
 
 // RoomForRun fails with [ErrFull] or [ErrBehind] if no run may begin. Of many that are about to begin, one looks.
@@ -168,20 +169,23 @@ func (g *Gauge) RoomForRun(ctx context.Context) error {
 	if g.isSure() {
 		return nil
 	}
-	came := time.Now()
+	before := g.looks.Load()
 	select {
 	case g.looking <- struct{}{}:
 		defer func() { <-g.looking }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if !g.last.begun.Before(came) {
+	if g.last.number > before {
 		return g.last.err
 	}
-	begun := time.Now()
+	if g.isSure() {
+		return nil
+	}
+	number := g.looks.Add(1)
 	err := g.lookForRoom(ctx)
 	if ctx.Err() == nil {
-		g.last = look{begun, err}
+		g.last = look{number, err}
 	}
 	return err
 }
