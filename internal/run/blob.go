@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -83,40 +84,33 @@ func Ref(v wire.Raw) string {
 // not be folded further. A reference to a missing blob (fetch returns
 // [fs.ErrNotExist]) stays.
 func Inline(s *wire.State, fetch func(sha256 string) ([]byte, error)) (*wire.State, error) {
-	if !hasRefs(s) { // which owners ask at each look: a copy would cost more than the look
-		return s, nil
-	}
 	in := inliner{fetch: fetch}
-	c := Clone(s)
-	in.inlineRef(&c.Input)
-	in.inlineRef(&c.Limits)
-	for id, v := range c.Outputs {
+	input, limits, outputs, nodes := s.Input, s.Limits, map[string]wire.Raw{}, map[string]wire.NodeState{}
+	in.inlineRef(&input)
+	in.inlineRef(&limits)
+	for id, v := range s.Outputs {
 		if in.inlineRef(&v) {
-			c.Outputs[id] = v
+			outputs[id] = v
 		}
 	}
-	for id, n := range c.Nodes {
+	for id, n := range s.Nodes {
 		item, input, answer := in.inlineRef(&n.Item), in.inlineRef(&n.Input), in.inlineRef(&n.Answer)
 		if item || input || answer {
-			c.Nodes[id] = n
+			nodes[id] = n
 		}
 	}
 	if in.err != nil || in.count == 0 {
-		return s, in.err
+		return s, in.err // as at most looks of owners: a copy would cost more than the look
+	}
+	c := Clone(s)
+	c.Input, c.Limits = input, limits
+	maps.Copy(c.Outputs, outputs)
+	for id, n := range nodes {
+		whole := c.Nodes[id]
+		whole.Item, whole.Input, whole.Answer = n.Item, n.Input, n.Answer
+		c.Nodes[id] = whole
 	}
 	return c, nil
-}
-
-// hasRefs reports whether a value that [Inline] puts back is a reference.
-func hasRefs(s *wire.State) bool {
-	refers := Ref(s.Input) != "" || Ref(s.Limits) != ""
-	for _, v := range s.Outputs {
-		refers = refers || Ref(v) != ""
-	}
-	for _, n := range s.Nodes {
-		refers = refers || Ref(n.Item) != "" || Ref(n.Input) != "" || Ref(n.Answer) != ""
-	}
-	return refers
 }
 
 type inliner struct {

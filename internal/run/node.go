@@ -261,7 +261,7 @@ func (f *fold) inputRequested(p *wire.InputRequested) error {
 	f.s.Nodes[id] = n
 	f.s.PromptCount++
 	if old != "" {
-		f.removeObeyed(replyTo(old))
+		f.removeObeyed(RepliesTo(old))
 	}
 	return nil
 }
@@ -277,11 +277,12 @@ func (f *fold) inputReceived(p *wire.InputReceived) error {
 	n.PromptID, n.Prompt, n.PromptAt = "", "", 0
 	n.Reason, n.Answer = "", f.payloadValue("content", p.Content)
 	f.s.Nodes[id] = n
-	f.removeObeyed(replyTo(p.PromptID))
+	f.removeObeyed(RepliesTo(p.PromptID))
 	return nil
 }
 
-func replyTo(prompt string) func(wire.Raw) bool {
+// RepliesTo reports of a command whether it answers the prompt of an ask node. Prompts have ids of their own in a run.
+func RepliesTo(prompt string) func(wire.Raw) bool {
 	return func(c wire.Raw) bool {
 		return c.TextAt("type") == "reply" && c.TextAt("promptId") == prompt
 	}

@@ -163,6 +163,31 @@ func TestOutputInTheObjectStoreIsReferredTo(t *testing.T) {
 	}
 }
 
+// Each value that may be a reference is put back, and the state that has it stays as it was.
+func TestInlineEachField(t *testing.T) {
+	output := wire.RawString("whole")
+	sum := sha256.Sum256(output)
+	ref := wire.RawOf(map[string]any{"$blob": map[string]any{"sha256": hex.EncodeToString(sum[:])}})
+	node := func(n wire.NodeState) func(*wire.State) { return func(s *wire.State) { s.Nodes["a"] = n } }
+	for name, set := range map[string]func(*wire.State){
+		"input": func(s *wire.State) { s.Input = ref }, "limits": func(s *wire.State) { s.Limits = ref },
+		"output": func(s *wire.State) { s.Outputs["a"] = ref },
+		"item":   node(wire.NodeState{Item: ref}), "input of a node": node(wire.NodeState{Input: ref}), "answer": node(wire.NodeState{Answer: ref}),
+	} {
+		s := run.New("r1")
+		set(s)
+		full, err := run.Inline(s, func(string) ([]byte, error) { return output, nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		whole := bytes.Join([][]byte{full.Input, full.Limits, full.Outputs["a"], full.Nodes["a"].Item, full.Nodes["a"].Input, full.Nodes["a"].Answer}, nil)
+		kept := bytes.Join([][]byte{s.Input, s.Limits, s.Outputs["a"], s.Nodes["a"].Item, s.Nodes["a"].Input, s.Nodes["a"].Answer}, nil)
+		if !bytes.Equal(whole, output) || !bytes.Equal(kept, ref) {
+			t.Errorf("%s: put back %q, left %q", name, whole, kept)
+		}
+	}
+}
+
 // What an agent puts out must not be taken for a reference unless it is one.
 func TestRefIsStrict(t *testing.T) {
 	for _, src := range []string{

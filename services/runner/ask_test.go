@@ -11,6 +11,7 @@ import (
 	"code.wake.dev/wake/internal/agent/native/apitest"
 	"code.wake.dev/wake/internal/ask"
 	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -160,6 +161,31 @@ func TestAnswerBeforeTheAgentGoesOn(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Of two answers that wait for the runner of an ask node, one counts, and the other one is refused.
+func TestAnsweredTwice(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		r1 := b.process("r1", &scripted{say: echo})
+		b.submit("run1", "name: ask\nnodes:\n  - {id: q, type: ask, input: {prompt: Deploy?}}\n")
+		entries := b.until("run1", wire.TypeInputRequested)
+		prompt := entries[len(entries)-1].Event.Payload.(*wire.InputRequested).PromptID
+		r1.kill()
+		for _, answer := range []string{"no", "yes"} {
+			b.publish(subjects.Default.Command("run1"), wire.Command{Type: "reply", ID: answer, RunID: "run1", PromptID: prompt, Content: wire.RawString(answer)})
+		}
+		b.process("r2", &scripted{say: echo})
+		state, entries := b.ended("run1")
+		if got := state.Outputs["q"].TextAt("answer"); got != "no" {
+			t.Errorf("the answer is %q:\n%s", got, story(entries))
+		}
+		for _, e := range entries {
+			if p, is := e.Event.Payload.(*wire.CommandReceived); is && p.Accepted != (p.CommandID == "no") {
+				t.Errorf("answer %s: accepted %t:\n%s", p.CommandID, p.Accepted, story(entries))
+			}
+		}
+	})
 }
 
 // An answer by the id of a message goes to the agent that has asked it, once; one to

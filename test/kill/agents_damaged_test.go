@@ -46,10 +46,7 @@ var damages = []struct {
 // TestAgentsDamaged takes the power from each real agent when one of its commands has ended and another one is at work, and damages its own record
 // of its session meanwhile. Its node goes on, or its run waits for a decision, since its session can't be gone on with. Nothing is done twice.
 func TestAgentsDamaged(t *testing.T) {
-	bin := os.Getenv("WAKE_AGENTS_BIN")
-	if bin == "" {
-		t.Fatal("WAKE_AGENTS_BIN isn't set: make test-agents")
-	}
+	bin := agentsFolder(t)
 	for _, p := range programs() {
 		t.Run(p.name, func(t *testing.T) {
 			l := newLab(t, 2*time.Second, 30*time.Minute)

@@ -96,13 +96,20 @@ var points = []point{
 	{"review", wire.TypeTurnEnd, 1, 0, false},
 }
 
-// TestAgents kills the runner of each real agent at ten points of a flow of three nodes, half of the time with the agent. Log, files and what the
-// commands did tell one story afterwards, and no command ran twice.
-func TestAgents(t *testing.T) {
+// agentsFolder is where the programs of the real agents are.
+func agentsFolder(t *testing.T) string {
+	t.Helper()
 	bin := os.Getenv("WAKE_AGENTS_BIN")
 	if bin == "" {
 		t.Fatal("WAKE_AGENTS_BIN isn't set: make test-agents")
 	}
+	return bin
+}
+
+// TestAgents kills the runner of each real agent at ten points of a flow of three nodes, half of the time with the agent. Log, files and what the
+// commands did tell one story afterwards, and no command ran twice.
+func TestAgents(t *testing.T) {
+	bin := agentsFolder(t)
 	for _, p := range programs() {
 		t.Run(p.name, func(t *testing.T) {
 			l := newLab(t, 2*time.Second, 30*time.Minute)

@@ -23,10 +23,7 @@ const nonsenseBound, nonsenseSilence = 40 * time.Second, 10 * time.Second
 // TestAgentsNonsense gives each real agent a model whose API is out of its mind, in several ways. Whatever the agent makes of it: its node ends
 // within its policy's bound, and an agent that is silent until then is told of before.
 func TestAgentsNonsense(t *testing.T) {
-	bin := os.Getenv("WAKE_AGENTS_BIN")
-	if bin == "" {
-		t.Fatal("WAKE_AGENTS_BIN isn't set: make test-agents")
-	}
+	bin := agentsFolder(t)
 	for _, p := range programs() {
 		t.Run(p.name, func(t *testing.T) {
 			l := newLabOf(t, lab.Config{TTL: 2 * time.Second, Limit: 30 * time.Minute, Rules: fmt.Sprintf("detectors: {stuck: {after: %s}}\n", nonsenseSilence)})

@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -42,7 +41,6 @@ var (
 func TestMain(m *testing.M) {
 	flag.Parse()
 	runtime.GOMAXPROCS(*procs)
-	debug.SetGCPercent(400) // a world needs some 50 MB, and much of it for a moment
 	// The server and SQLite sync their files, which nothing here needs: no machine dies.
 	if info, err := os.Stat(memoryDisk); err == nil && info.IsDir() && os.Getenv("TMPDIR") == "" {
 		_ = os.Setenv("TMPDIR", memoryDisk) // else it is slower

@@ -211,15 +211,7 @@ func TestStartFails(t *testing.T) {
 	for _, line := range []string{"y", "1", "{}", "", `{"type":"x"}`} {
 		t.Run("endless "+line, func(t *testing.T) {
 			r, p := newPlace(t).request(""), provider(t)
-			p.Binary = filepath.Join(t.TempDir(), "codex")
-			if err := os.WriteFile(p.Binary, []byte("#!/bin/sh\nexec yes '"+line+"'\n"), 0o700); err != nil {
-				t.Fatal(err)
-			}
-			s, err := p.Start(t.Context(), r)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer s.Close()
+			s := startScript(t, p, r, "exec yes '"+line+"'\n")
 			wantSoon(t, func() {
 				if got := drain(t, s, nil); !strings.Contains(got[len(got)-1], "start_failed: the agent didn't start") || !strings.Contains(got[len(got)-1], "it has printed 200 lines before the one that names its thread") {
 					t.Errorf("it did\n%s", got[len(got)-1])
@@ -233,15 +225,8 @@ func TestStartFails(t *testing.T) {
 			"failed to read thread: thread-store internal error: failed to read session metadata /x.jsonl: Permission denied (os error 13) (code -32603)",
 		} {
 			r, p := newPlace(t).request(""), provider(t)
-			r.Resume, p.Binary = true, filepath.Join(t.TempDir(), "codex")
-			if err := os.WriteFile(p.Binary, []byte("#!/bin/sh\ncat >&2 <<'EOF'\nError: thread/resume: thread/resume failed: "+why+"\nEOF\nexit 1\n"), 0o700); err != nil {
-				t.Fatal(err)
-			}
-			s, err := p.Start(t.Context(), r)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer s.Close()
+			r.Resume = true
+			s := startScript(t, p, r, "cat >&2 <<'EOF'\nError: thread/resume: thread/resume failed: "+why+"\nEOF\nexit 1\n")
 			if got := drain(t, s, nil); !strings.HasPrefix(got[len(got)-1], "agent:error error start_failed: ") {
 				t.Errorf("%s: it did\n%s", why, strings.Join(got, "\n"))
 			}
@@ -249,15 +234,8 @@ func TestStartFails(t *testing.T) {
 	})
 	t.Run("silent", func(t *testing.T) {
 		r, p := newPlace(t).request(""), provider(t)
-		p.Binary, r.StartTimeout = filepath.Join(t.TempDir(), "codex"), 200*time.Millisecond
-		if err := os.WriteFile(p.Binary, []byte("#!/bin/sh\nexec sleep 60\n"), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		s, err := p.Start(t.Context(), r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.Close()
+		r.StartTimeout = 200 * time.Millisecond
+		s := startScript(t, p, r, "exec sleep 60\n")
 		if got := drain(t, s, nil); !strings.Contains(got[len(got)-1], "start_failed: the agent didn't start") || !strings.Contains(got[len(got)-1], "it printed nothing within 200ms") {
 			t.Errorf("it did\n%s", strings.Join(got, "\n"))
 		}
@@ -349,25 +327,32 @@ func TestThreadLostBetweenTurns(t *testing.T) {
 	}
 }
 
+// startScript starts a session whose Codex is a shell script.
+func startScript(t *testing.T, p *codex.Provider, r agent.Request, script string) agent.Session {
+	t.Helper()
+	p.Binary = filepath.Join(t.TempDir(), "codex")
+	if err := os.WriteFile(p.Binary, []byte("#!/bin/sh\n"+script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s, err := p.Start(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
 // A program that stays, or prints on, when its turn is over is ended, and its work is done.
 func TestLingers(t *testing.T) {
 	for name, rest := range map[string]string{"stays": "exec sleep 60", "prints": "exec yes"} {
 		t.Run(name, func(t *testing.T) {
 			r, p := newPlace(t).request(""), provider(t)
-			p.Binary, p.Linger = filepath.Join(t.TempDir(), "codex"), 100*time.Millisecond
-			program := `#!/bin/sh
-echo '{"type":"thread.started","thread_id":"t"}'
+			p.Linger = 100 * time.Millisecond
+			program := `echo '{"type":"thread.started","thread_id":"t"}'
 echo '{"type":"turn.started"}'
 echo '{"type":"turn.completed","usage":{}}'
 `
-			if err := os.WriteFile(p.Binary, []byte(program+rest+"\n"), 0o700); err != nil {
-				t.Fatal(err)
-			}
-			s, err := p.Start(t.Context(), r)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer s.Close()
+			s := startScript(t, p, r, program+rest+"\n")
 			wantSoon(t, func() {
 				if got := drain(t, s, nil); !strings.HasPrefix(got[len(got)-1], "agent:complete") {
 					t.Errorf("it ends with %s", got[len(got)-1])

@@ -2,7 +2,6 @@ package intake
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"code.wake.dev/wake/services/runner/internal/registry"
@@ -28,11 +27,7 @@ func (in *Intake) wakeRuns(ctx, hard context.Context) error {
 		if !found {
 			return nil
 		}
-		begun := sync.OnceFunc(func() { <-places })
-		in.tasks.Go(func() {
-			defer begun()
-			in.adoptRun(hard, reg, begun)
-		})
+		in.beginAdoption(hard, reg, places)
 	}
 }
 

@@ -56,11 +56,7 @@ func (in *Intake) adoptRuns(ctx, hard context.Context) error {
 				<-held
 				continue
 			}
-			begun := sync.OnceFunc(func() { <-held })
-			in.tasks.Go(func() {
-				defer begun()
-				in.adoptRun(hard, reg, begun)
-			})
+			in.beginAdoption(hard, reg, held)
 		}
 		select {
 		case <-tick.C:
@@ -82,7 +78,16 @@ func (in *Intake) lacksOwner(reg registry.Registration) bool {
 	return in.cfg.Leases.Free(in.subjectNames().LeaseKey(reg.Run, wire.RunNode), last)
 }
 
-// adoptRun becomes the owner of a run that has none. Begun, which may be nil, is called when it is that.
+// beginAdoption adopts a run beside others. The token that its caller has put into places is taken out as soon as the run has an owner, or none.
+func (in *Intake) beginAdoption(hard context.Context, reg registry.Registration, places <-chan struct{}) {
+	begun := sync.OnceFunc(func() { <-places })
+	in.tasks.Go(func() {
+		defer begun()
+		in.adoptRun(hard, reg, begun)
+	})
+}
+
+// adoptRun becomes the owner of a run that has none. It calls begun when it is that.
 func (in *Intake) adoptRun(ctx context.Context, reg registry.Registration, begun func()) {
 	if reg.Incarnation != in.cfg.Log.Incarnation() {
 		in.removeRegistration(ctx, reg)

@@ -6,6 +6,7 @@ import (
 
 	"code.wake.dev/wake/internal/ask"
 	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner/internal/command"
 )
@@ -45,6 +46,10 @@ func (j *judge) judgeReply(ctx context.Context) error {
 		j.fields["message"] = j.cmd.Content.Plain()
 		return nil
 	default:
+		replies := run.RepliesTo(j.cmd.PromptID)
+		if slices.ContainsFunc(j.state.Inbox, func(c wire.InboxEntry) bool { return replies(c.Command) }) {
+			return command.Reject(wire.CodeCommandRejected, "%q has its answer", j.cmd.PromptID)
+		}
 		if choices, ok := flow.Acceptable(n.Input, j.cmd.Content); !ok {
 			return command.Reject(wire.CodeBadRequest, "the answer is none of the choices%s", listText(choices))
 		}

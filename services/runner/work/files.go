@@ -27,7 +27,7 @@ type files struct {
 	open  map[string]bool     // calls that are under way
 }
 
-// fileMark tells two contents of a file apart. The zero stamp is no file.
+// fileMark tells two contents of a file apart. The zero mark is no file.
 type fileMark struct {
 	size    int64
 	changed int64 // Unix ns
@@ -94,7 +94,7 @@ func (f *files) endCall(call string, input wire.Raw) {
 		return
 	}
 	for path := range f.known {
-		f.known[path] = fileStamp(path)
+		f.known[path] = markOf(path)
 	}
 }
 
@@ -115,7 +115,7 @@ func (f *files) watchNamed(input wire.Raw) {
 		if len(f.watcher.WatchList()) >= maxFolders || f.watcher.Add(dir) != nil {
 			continue // it isn't there, or the system watches enough
 		}
-		f.known[path] = fileStamp(path)
+		f.known[path] = markOf(path)
 	}
 }
 
@@ -137,7 +137,7 @@ func (f *files) resolveInside(path string) (string, bool) {
 	return path, err != nil || info.Mode().IsRegular()
 }
 
-func fileStamp(path string) fileMark {
+func markOf(path string) fileMark {
 	info, err := os.Lstat(path)
 	if err != nil || info.Mode().Type() != fs.FileMode(0) {
 		return fileMark{}
@@ -173,7 +173,7 @@ func (f *files) changeOf(path string) (name, change string) {
 	if !known || len(f.open) > 0 {
 		return "", ""
 	}
-	now := fileStamp(path)
+	now := markOf(path)
 	f.known[path] = now
 	switch {
 	case now == before:
