@@ -34,7 +34,7 @@ func TestActiveCost(t *testing.T) {
 	begin(1, 1+runs)
 	perRun := func() float64 { return float64(runtime.NumGoroutine()-goroutines) / runs }
 	b.awaits("few goroutines are left", func() bool { return perRun() < 4.5 }) // leases that are being renewed have more for a moment
-	if each := float64(stacksInUse()-stacks) / runs; each > 52_000 { // 39 to 41 thousand; it was 65
+	if each := float64(stacksInUse()-stacks) / runs; each > 52_000 {           // 39 to 41 thousand; it was 65
 		t.Errorf("the goroutines of a run have stacks of %.0f bytes", each)
 	}
 	stop()
