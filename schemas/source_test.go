@@ -4,9 +4,9 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
@@ -69,7 +69,7 @@ func readSource(t *testing.T) *source {
 			}
 		}
 	}
-	maps.DeleteFunc(s.tagged, func(_ string, tagged bool) bool { return !tagged })
+	s.wire["Event"]["blobs"] = "Blobs" // they have no tag, since they stand behind the payload
 	for name, constant := range returns {
 		s.payload[constants[constant]] = name
 	}
@@ -96,8 +96,26 @@ func (s *source) readTypes(d *ast.GenDecl) {
 				s.pointer[name][id.Name] = pointer
 				s.fields[name][id.Name], s.elem[name][id.Name] = comment, elem(field.Type)
 			}
-			s.tagged[name] = s.tagged[name] || field.Tag != nil
+			s.readTags(name, field)
 		}
+	}
+}
+
+// readTags reads the tags of a field, `wire:"model,required"` or `json:"model"`.
+func (s *source) readTags(structName string, field *ast.Field) {
+	if field.Tag == nil {
+		return
+	}
+	text, _ := strconv.Unquote(field.Tag.Value)
+	tag := reflect.StructTag(text)
+	if _, ok := tag.Lookup("json"); ok {
+		s.tagged[structName] = true
+	}
+	if onWire, _, _ := strings.Cut(tag.Get("wire"), ","); onWire != "" {
+		if s.wire[structName] == nil {
+			s.wire[structName] = map[string]string{}
+		}
+		s.wire[structName][onWire] = field.Names[0].Name
 	}
 }
 
@@ -147,7 +165,7 @@ func (s *source) readConstants(d *ast.GenDecl, constants map[string]string) {
 	}
 }
 
-// readMethod reads the methods Type and visitFields of the payloads.
+// readMethod reads the methods Type of the payloads.
 func (s *source) readMethod(d *ast.FuncDecl, returns map[string]string) {
 	if d.Recv == nil {
 		return
@@ -157,40 +175,12 @@ func (s *source) readMethod(d *ast.FuncDecl, returns map[string]string) {
 		recv = star.X
 	}
 	name := recv.(*ast.Ident).Name
-	switch d.Name.Name {
-	case "Type":
-		if ret, ok := d.Body.List[len(d.Body.List)-1].(*ast.ReturnStmt); ok {
-			if id, ok := ret.Results[0].(*ast.Ident); ok {
-				returns[name] = id.Name
-			}
-		}
-	case "visitFields", "visitEnvelope":
-		if s.wire[name] == nil {
-			s.wire[name] = map[string]string{}
-		}
-		ast.Inspect(d.Body, func(n ast.Node) bool {
-			if call, ok := n.(*ast.CallExpr); ok {
-				s.readField(name, call)
-			}
-			return true
-		})
+	if d.Name.Name != "Type" {
+		return
 	}
-}
-
-// readField reads a call such as f.str("model", &p.Model, optional).
-func (s *source) readField(name string, call *ast.CallExpr) {
-	for i, arg := range call.Args {
-		lit, ok := arg.(*ast.BasicLit)
-		if !ok || lit.Kind != token.STRING || i+1 >= len(call.Args) {
-			continue
-		}
-		ref, ok := call.Args[i+1].(*ast.UnaryExpr)
-		if !ok {
-			continue
-		}
-		if field, ok := ref.X.(*ast.SelectorExpr); ok {
-			onWire, _ := strconv.Unquote(lit.Value)
-			s.wire[name][onWire] = field.Sel.Name
+	if ret, ok := d.Body.List[len(d.Body.List)-1].(*ast.ReturnStmt); ok {
+		if id, ok := ret.Results[0].(*ast.Ident); ok {
+			returns[name] = id.Name
 		}
 	}
 }

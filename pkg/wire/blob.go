@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
+	"sync"
 )
 
 // BlobLimit is the default size in bytes above which payload fields are moved
@@ -137,7 +139,7 @@ func eventValues(encoded []byte) (map[string][]byte, error) {
 func largestField(values map[string][]byte) string {
 	best, size := "", minBlob-1
 	for _, name := range slices.Sorted(maps.Keys(values)) {
-		if !envelopeNames[name] && len(values[name]) > size {
+		if !envelopeNames()[name] && len(values[name]) > size {
 			best, size = name, len(values[name])
 		}
 	}
@@ -145,12 +147,13 @@ func largestField(values map[string][]byte) string {
 }
 
 // envelopeNames are the fields that stay in an event whatever their size.
-var envelopeNames = map[string]bool{ //nolint:gochecknoglobals // constant
-	"v": true, "type": true, "runId": true, "nodeId": true, "seq": true, "epoch": true,
-	"timestamp": true, "execId": true, "agentId": true, "sessionId": true, "turn": true,
-	"step": true, "callId": true, "cause": true, "parent": true, "redactions": true,
-	"journalOffset": true, "journalIndex": true, "blobs": true,
-}
+var envelopeNames = sync.OnceValue(func() map[string]bool { //nolint:gochecknoglobals // constant
+	names := map[string]bool{"v": true, "type": true, "blobs": true}
+	for _, field := range shapeOf(reflect.TypeFor[Event]()) {
+		names[field.name] = true
+	}
+	return names
+})
 
 func encodeBlobs(blobs []Blob) ([]byte, error) {
 	f := fields{mode: encoding, packer: newPacker()}

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"fmt"
+	"reflect"
 	"sync"
 	"unicode/utf8"
 )
@@ -39,10 +40,10 @@ func (f *fields) encodeEvent(e *Event) error {
 	if e.Payload == nil || e.Payload.Type() == "" {
 		return &FieldError{Field: "type", Problem: "is required"}
 	}
-	if o, ok := e.Payload.(*Opaque); ok && payloads[o.Name] != nil {
-		return &FieldError{Type: o.Name, Field: "type", Problem: "is known: it has its own payload"}
+	f.mode, f.event, f.known = encoding, e, lookUpType(e.Type())
+	if got := reflect.TypeOf(e.Payload); got != f.known.pointer {
+		return &FieldError{Type: e.Type(), Field: "type", Problem: fmt.Sprintf("has the payload %s, not %s", f.known.pointer, got)}
 	}
-	f.mode, f.event = encoding, e
 	f.writeRecord("", e)
 	return f.err
 }
@@ -50,8 +51,8 @@ func (f *fields) encodeEvent(e *Event) error {
 // visitFields visits the whole event.
 func (e *Event) visitFields(f *fields) {
 	e.visitHeader(f)
-	e.visitEnvelope(f)
-	e.Payload.visitFields(f)
+	visitTags(f, e)
+	f.visitPayload(e.Payload)
 	objects(f, "blobs", &e.Blobs, optional)
 	switch f.mode {
 	case encoding, checking:
@@ -60,6 +61,13 @@ func (e *Event) visitFields(f *fields) {
 		f.rules = f.rules || len(e.Blobs) > 0
 	case describing:
 	}
+}
+
+func (f *fields) visitPayload(p Payload) {
+	if f.known.requires != "" {
+		f.requireID(f.known.requires)
+	}
+	f.visitShape(f.known.shape, reflect.ValueOf(p).UnsafePointer())
 }
 
 // visitHeader visits the version and the type. A decoder knows them by then.
@@ -84,7 +92,7 @@ func (e *Event) visitHeader(f *fields) {
 
 func (e *Event) checkBlobs(f *fields) {
 	for i, b := range e.Blobs {
-		if envelopeNames[b.Field] {
+		if envelopeNames()[b.Field] {
 			f.failField("blobs.field", "must be a field of the payload")
 		}
 		for _, other := range e.Blobs[:i] {
@@ -108,10 +116,11 @@ func Decode(b []byte) (*Event, error) {
 	if v > Version {
 		return nil, fmt.Errorf("%w: %d; this program reads up to %d", ErrVersion, v, Version)
 	}
-	e := &Event{Payload: newPayload(t)}
+	known := lookUpType(t)
+	e := &Event{Payload: known.newPayload(t)}
 	f := visitors.Get().(*fields)
 	defer f.returnToPool()
-	f.mode, f.event, f.in = decoding, e, b
+	f.mode, f.event, f.known, f.in = decoding, e, known, b
 	f.readRecord("", e)
 	if f.err != nil {
 		return nil, f.err

@@ -297,6 +297,7 @@ func TestEncodeRefuses(t *testing.T) {
 		"no payload":            {event(func(e *wire.Event) { e.Payload = nil }), "type"},
 		"no type":               {anEventOf(&wire.Opaque{}), "type"},
 		"opaque of known type":  {anEventOf(&wire.Opaque{Name: wire.TypeAgentText}), "type"},
+		"foreign payload":       {anEventOf(new(foreignPayload)), "type"},
 		"no run":                {event(func(e *wire.Event) { e.RunID = "" }), "runId"},
 		"no seq":                {event(func(e *wire.Event) { e.Seq = 0 }), "seq"},
 		"run is not UTF-8":      {event(func(e *wire.Event) { e.RunID = bad }), "runId"},
@@ -401,6 +402,9 @@ func TestWidths(t *testing.T) {
 		}
 	}
 }
+
+// foreignPayload is none of wire's, whatever it says.
+type foreignPayload struct{ wire.AgentText }
 
 // TestOpaque: an event of a type that isn't known passes through.
 func TestOpaque(t *testing.T) {

@@ -41,20 +41,20 @@ type TypeInfo struct {
 }
 
 // Types returns all types that this version knows, in alphabetical order.
-func Types() []Type { return slices.Sorted(maps.Keys(payloads)) }
+func Types() []Type { return slices.Sorted(maps.Keys(catalogue())) }
 
 // Describe returns the description of a type; without fields if it is unknown.
 func Describe(t Type) TypeInfo {
 	info := TypeInfo{Type: t}
-	f := fields{mode: describing, requires: func(name string) { info.Requires = append(info.Requires, name) }}
-	info.Fields = f.collectFields(newPayload(t).visitFields)
+	f := fields{known: lookUpType(t), requires: func(name string) { info.Requires = append(info.Requires, name) }}
+	info.Fields = f.collectFields(func(f *fields) { f.visitPayload(f.known.newPayload(nil)) })
 	return info
 }
 
 // DescribeEnvelope returns the fields that all types share, in wire order. The
 // payload's fields stand before the last one, blobs.
 func DescribeEnvelope() []FieldInfo {
-	var f fields
+	f := fields{known: opaqueType}
 	return f.collectFields((&Event{Payload: new(Opaque)}).visitFields)
 }
 
@@ -79,7 +79,7 @@ func (f *fields) describeNested(name string, kind FieldKind, p presence, r recor
 }
 
 // hasField reports whether r has a field of that name.
-func hasField(r record, name string) bool {
-	var f fields
-	return slices.ContainsFunc(f.collectFields(r.visitFields), func(i FieldInfo) bool { return i.Name == name })
+func (f *fields) hasField(r record, name string) bool {
+	probe := fields{known: f.known}
+	return slices.ContainsFunc(probe.collectFields(r.visitFields), func(i FieldInfo) bool { return i.Name == name })
 }

@@ -21,27 +21,27 @@ const NoRun = "_"
 // Which optional fields of the envelope are present depends on the type;
 // agent:start, for one, requires SessionID.
 type Event struct {
-	RunID     string // the workflow run; required
-	NodeID    string // a vertex of the flow, or [RunNode]; required
-	Seq       uint64 // from 1, gap-free per (RunID, NodeID), continues across epochs
-	Epoch     uint64 // from 1, incarnation of the node's writer
-	Timestamp int64  // Unix milliseconds, stamped by the writer; orders nothing
+	RunID     string `wire:"runId,nonempty,shared"`  // the workflow run; required
+	NodeID    string `wire:"nodeId,nonempty,shared"` // a vertex of the flow, or [RunNode]; required
+	Seq       uint64 `wire:"seq,nonempty"`           // from 1, gap-free per (RunID, NodeID), continues across epochs
+	Epoch     uint64 `wire:"epoch,nonempty"`         // from 1, incarnation of the node's writer
+	Timestamp int64  `wire:"timestamp,required"`     // Unix milliseconds, stamped by the writer; orders nothing
 
-	ExecID     string // one execution of the node
-	AgentID    string // the agent that acts in the node, if it isn't the node's own
-	SessionID  string // the agent SDK's own id of the conversation
-	Turn       int    // index of the model call, from 1; never restarts; 0: none
-	Step       int    // KAHN step per (run, agent), from 0
-	CallID     string // the tool call, as the SDK names it (tool_use_id)
-	Cause      string // the event or command that caused this one
-	Parent     string // the tool call that started the sub-agent that emitted this event
-	Redactions int    // secrets that were removed before the event was written
+	ExecID     string `wire:"execId,shared"`    // one execution of the node
+	AgentID    string `wire:"agentId,shared"`   // the agent that acts in the node, if it isn't the node's own
+	SessionID  string `wire:"sessionId,shared"` // the agent SDK's own id of the conversation
+	Turn       int    `wire:"turn"`             // index of the model call, from 1; never restarts; 0: none
+	Step       int    `wire:"step"`             // KAHN step per (run, agent), from 0
+	CallID     string `wire:"callId,shared"`    // the tool call, as the SDK names it (tool_use_id)
+	Cause      string `wire:"cause,shared"`     // the event or command that caused this one
+	Parent     string `wire:"parent,shared"`    // the tool call that started the sub-agent that emitted this event
+	Redactions int    `wire:"redactions"`       // secrets that were removed before the event was written
 
 	// Of an event that was made of a program's journalled output: where in the journal what
 	// it was made of ends, and its number among the events that were made of the same line, from 0.
 	// Fed again, the journal yields the same events in the same places.
-	JournalOffset uint64
-	JournalIndex  int
+	JournalOffset uint64 `wire:"journalOffset"`
+	JournalIndex  int    `wire:"journalIndex"`
 
 	Payload Payload // required
 
@@ -55,10 +55,7 @@ type Event struct {
 
 // Payload is the type-specific part of an event. Its implementations are the
 // types of this package: pointers to one struct per [Type], and [*Opaque].
-type Payload interface {
-	Type() Type
-	record
-}
+type Payload interface{ Type() Type }
 
 // Type returns the type of the event, or "" if it has no payload.
 func (e *Event) Type() Type {
@@ -116,8 +113,6 @@ type Opaque struct{ Name Type }
 // Type returns the name that the event came with.
 func (o *Opaque) Type() Type { return o.Name }
 
-func (*Opaque) visitFields(*fields) {}
-
 // Field is a named value.
 type Field struct {
 	Name  string
@@ -127,16 +122,14 @@ type Field struct {
 // Blob refers to a payload field that is kept in the object store WAKE_BLOBS
 // under its SHA256.
 type Blob struct {
-	Field  string // name of the payload field
-	SHA256 string // of the field's canonical encoding, lower-case hex; the object's name
-	Size   int64  // bytes of that encoding
+	Field  string `wire:"field,nonempty"`  // name of the payload field
+	SHA256 string `wire:"sha256,nonempty"` // of the field's canonical encoding, lower-case hex; the object's name
+	Size   int64  `wire:"size,required"`   // bytes of that encoding
 	Unknown
 }
 
 func (b *Blob) visitFields(f *fields) {
-	f.str("field", &b.Field, nonEmpty)
-	f.str("sha256", &b.SHA256, nonEmpty)
-	f.int64("size", &b.Size, required)
+	visitTags(f, b)
 	switch f.mode {
 	case encoding, checking:
 		if !isHash(b.SHA256) {
@@ -156,23 +149,3 @@ func (b *Blob) visitFields(f *fields) {
 type Unknown struct{ Rest []Field }
 
 func (u *Unknown) unknownFields() *[]Field { return &u.Rest }
-
-// visitEnvelope is the part of an event that all types share, in wire order.
-func (e *Event) visitEnvelope(f *fields) {
-	f.id("runId", &e.RunID, nonEmpty)
-	f.id("nodeId", &e.NodeID, nonEmpty)
-	f.uint64("seq", &e.Seq, nonEmpty)
-	f.uint64("epoch", &e.Epoch, nonEmpty)
-	f.int64("timestamp", &e.Timestamp, required)
-	f.id("execId", &e.ExecID, optional)
-	f.id("agentId", &e.AgentID, optional)
-	f.id("sessionId", &e.SessionID, optional)
-	f.int("turn", &e.Turn, optional)
-	f.int("step", &e.Step, optional)
-	f.id("callId", &e.CallID, optional)
-	f.id("cause", &e.Cause, optional)
-	f.id("parent", &e.Parent, optional)
-	f.int("redactions", &e.Redactions, optional)
-	f.uint64("journalOffset", &e.JournalOffset, optional)
-	f.int("journalIndex", &e.JournalIndex, optional)
-}

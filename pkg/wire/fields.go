@@ -7,10 +7,10 @@ import (
 	"unicode/utf8"
 )
 
-// record is a struct that names its fields. One method serves encoding,
-// decoding, checking and describing: it visits every field in wire order, and
-// the [visitFields] it is given does what is asked for. A record has at most 64
-// fields.
+// record is a struct that is a map on the wire. One method serves encoding,
+// decoding, checking and describing: it visits every field in wire order, by its
+// tags (see [shape]), and the [fields] it is given do what is asked for. A record
+// has at most 64 fields.
 type record interface{ visitFields(*fields) }
 
 // keeper is a record that keeps fields it doesn't know.
@@ -37,9 +37,10 @@ const (
 // fields visits the fields of a [record].
 type fields struct {
 	mode  mode
-	event *Event   // the event that is visited, if it is one
-	err   error    // the first one; everything after it is ignored
-	path  []string // names of the objects that are visited
+	event *Event     // the event that is visited, if it is one
+	known *knownType // its type
+	err   error      // the first one; everything after it is ignored
+	path  []string   // names of the objects that are visited
 
 	*packer     // encoding: the output
 	count   int // encoding: fields written to the current map
@@ -97,8 +98,8 @@ func (f *fields) isMoved(name string) bool {
 	return slices.ContainsFunc(f.event.Blobs, func(b Blob) bool { return b.Field == name })
 }
 
-// envelopeRequires makes an optional field of the envelope required for a type.
-func (f *fields) envelopeRequires(name string) {
+// requireID makes an optional field of the envelope required.
+func (f *fields) requireID(name string) {
 	switch f.mode {
 	case encoding, checking:
 		if name == "sessionId" && f.event.SessionID == "" || name == "callId" && f.event.CallID == "" {
@@ -240,7 +241,7 @@ func (f *fields) writeUnknown(r record, rest []Field) {
 			f.failField(field.Name, "is out of order or occurs twice")
 		case !utf8.ValidString(field.Name):
 			f.failField(field.Name, "must be valid UTF-8")
-		case hasField(r, field.Name):
+		case f.hasField(r, field.Name):
 			f.failField(field.Name, "is a known field")
 		}
 		f.raw(field.Name, &field.Value, nonEmpty)

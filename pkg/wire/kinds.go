@@ -158,28 +158,28 @@ func (f *fields) uint64(name string, v *uint64, p presence) {
 }
 
 // optInt64 is an integer; its absence differs from 0.
-func (f *fields) optInt64(name string, v **int64) {
+func (f *fields) optInt64(name string, v **int64, p presence) {
 	switch f.mode {
 	case encoding:
-		if *v != nil && f.beginField(name, false, optional) {
+		if *v != nil && f.beginField(name, false, p) {
 			f.putInt(**v)
 		}
 	case decoding, checking:
-		if f.matchNonNull(name, optional) {
+		if f.matchNonNull(name, p) {
 			*v = new(int64)
 			f.readInt64(name, *v)
 		}
 	case describing:
-		f.describeField(name, FieldInteger, optional)
+		f.describeField(name, FieldInteger, p)
 	}
 }
 
-func (f *fields) optInt(name string, v **int) {
+func (f *fields) optInt(name string, v **int, p presence) {
 	var n *int64
 	if f.mode == encoding && *v != nil {
 		n = new(int64(**v))
 	}
-	f.optInt64(name, &n)
+	f.optInt64(name, &n, p)
 	if f.mode != decoding || n == nil {
 		return
 	}
@@ -189,17 +189,17 @@ func (f *fields) optInt(name string, v **int) {
 }
 
 // optFloat is a number; its absence differs from 0.
-func (f *fields) optFloat(name string, v **float64) {
+func (f *fields) optFloat(name string, v **float64, p presence) {
 	switch f.mode {
 	case encoding:
-		if *v != nil && f.beginField(name, false, optional) {
+		if *v != nil && f.beginField(name, false, p) {
 			if !isFinite(**v) {
 				f.failField(name, "must be finite")
 			}
 			f.putNumber(**v)
 		}
 	case decoding, checking:
-		if f.matchNonNull(name, optional) {
+		if f.matchNonNull(name, p) {
 			x, rest, err := readFloat(f.in)
 			if err != nil {
 				f.failValue(name, "a finite number", err)
@@ -209,7 +209,7 @@ func (f *fields) optFloat(name string, v **float64) {
 			f.nextField(rest)
 		}
 	case describing:
-		f.describeField(name, FieldNumber, optional)
+		f.describeField(name, FieldNumber, p)
 	}
 }
 
@@ -375,20 +375,20 @@ func object[T any, P pointer[T]](f *fields, name string, v *T, p presence) {
 }
 
 // optObject is a nested record that may be absent.
-func optObject[T any, P pointer[T]](f *fields, name string, v **T) {
+func optObject[T any, P pointer[T]](f *fields, name string, v **T, p presence) {
 	switch f.mode {
 	case encoding:
-		if *v != nil && f.beginField(name, false, optional) {
+		if *v != nil && f.beginField(name, false, p) {
 			f.writeRecord(name, P(*v))
 		}
 	case decoding, checking:
-		if f.matchNonNull(name, optional) {
+		if f.matchNonNull(name, p) {
 			*v = new(T)
 			f.readRecord(name, P(*v))
 			f.nextField(f.in)
 		}
 	case describing:
-		f.describeNested(name, FieldObject, optional, P(new(T)))
+		f.describeNested(name, FieldObject, p, P(new(T)))
 	}
 }
 
@@ -422,11 +422,11 @@ func objects[T any, P pointer[T]](f *fields, name string, v *[]T, p presence) {
 	}
 }
 
-// objectMap is an optional map of records. An empty one is nil.
-func objectMap[T any, P pointer[T]](f *fields, name string, v *map[string]T) {
+// objectMap is a map of records. An empty one is nil.
+func objectMap[T any, P pointer[T]](f *fields, name string, v *map[string]T, p presence) {
 	switch f.mode {
 	case encoding:
-		if f.beginField(name, len(*v) == 0, optional) {
+		if f.beginField(name, len(*v) == 0, p) {
 			f.putMapLen(len(*v))
 			for _, k := range slices.Sorted(maps.Keys(*v)) {
 				f.appendText(name, k)
@@ -435,7 +435,7 @@ func objectMap[T any, P pointer[T]](f *fields, name string, v *map[string]T) {
 			}
 		}
 	case decoding, checking:
-		if f.matchNonNull(name, optional) {
+		if f.matchNonNull(name, p) {
 			readEntries(f, name, v, func() T {
 				item := new(T)
 				f.readRecord(name, P(item))
@@ -443,6 +443,6 @@ func objectMap[T any, P pointer[T]](f *fields, name string, v *map[string]T) {
 			})
 		}
 	case describing:
-		f.describeNested(name, FieldObjectMap, optional, P(new(T)))
+		f.describeNested(name, FieldObjectMap, p, P(new(T)))
 	}
 }

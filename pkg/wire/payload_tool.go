@@ -3,12 +3,12 @@ package wire
 // ToolIntent is stored before the tool runs: after a crash it tells that the
 // outcome is unknown. The envelope's CallID is required.
 type ToolIntent struct {
-	ToolName   string
-	ToolInput  Raw
-	InputHash  string // sha256 of ToolInput, lower-case hex
-	Idempotent bool   // may be run again
-	Batch      string // calls of one model message share it
-	Recovered  string // where the call stood, if it was made when no runner was there; see [RecoveredTranscript]
+	ToolName   string `wire:"toolName,nonempty"`
+	ToolInput  Raw    `wire:"toolInput,required"`
+	InputHash  string `wire:"inputHash"`  // sha256 of ToolInput, lower-case hex
+	Idempotent bool   `wire:"idempotent"` // may be run again
+	Batch      string `wire:"batch"`      // calls of one model message share it
+	Recovered  string `wire:"recovered"`  // where the call stood, if it was made when no runner was there; see [RecoveredTranscript]
 }
 
 // ToolCallState is the state of a tool call.
@@ -26,33 +26,28 @@ const (
 	ToolSealedState      ToolCallState = "SEALED"
 )
 
-var toolCallStates = []ToolCallState{ //nolint:gochecknoglobals // constant
-	ToolPending, ToolApprovalRequired, ToolApproved, ToolExecuting,
-	ToolCompleted, ToolFailed, ToolDenied, ToolSealedState,
-}
-
 // ToolState is a transition of a tool call, which the envelope's CallID names.
 type ToolState struct {
-	From ToolCallState
-	To   ToolCallState
-	Note string
-	By   string
+	From ToolCallState `wire:"from,required"`
+	To   ToolCallState `wire:"to,required"`
+	Note string        `wire:"note"`
+	By   string        `wire:"by"`
 }
 
 // ToolSealed closes a call that a crash left open.
 type ToolSealed struct {
-	ToolName        string
-	From            ToolCallState // the state in which the crash found it
-	Message         string
-	Recommendations []string
+	ToolName        string        `wire:"toolName"`
+	From            ToolCallState `wire:"from,required"` // the state in which the crash found it
+	Message         string        `wire:"message,required"`
+	Recommendations []string      `wire:"recommendations,required"`
 }
 
 // PermissionRequired asks for a decision on the call that the envelope names.
 type PermissionRequired struct {
-	ToolName    string
-	ToolInput   Raw
-	Description string
-	Suggestions Raw
+	ToolName    string `wire:"toolName,nonempty"`
+	ToolInput   Raw    `wire:"toolInput"`
+	Description string `wire:"description"`
+	Suggestions Raw    `wire:"suggestions"`
 }
 
 // Decision is the answer to a [PermissionRequired].
@@ -66,34 +61,34 @@ const (
 
 // PermissionDecided is the decision.
 type PermissionDecided struct {
-	Decision     Decision
-	By           string // operator, policy, rule …
-	Note         string
-	UpdatedInput Raw // the input to use instead
+	Decision     Decision `wire:"decision,required"`
+	By           string   `wire:"by"` // operator, policy, rule …
+	Note         string   `wire:"note"`
+	UpdatedInput Raw      `wire:"updatedInput"` // the input to use instead
 }
 
 // ExecStart begins the command of an exec node.
 type ExecStart struct {
-	Command string
-	Cwd     string
-	Pid     int
+	Command string `wire:"command,required"`
+	Cwd     string `wire:"cwd"`
+	Pid     int    `wire:"pid"`
 }
 
 // ExecOutput is a piece of a command's output.
 type ExecOutput struct {
-	Stream  string // stdout or stderr
-	Content string // invalid UTF-8 replaced by U+FFFD
-	Omitted int64  // bytes of the stream before this that are left out
+	Stream  string `wire:"stream,nonempty"`  // stdout or stderr
+	Content string `wire:"content,required"` // invalid UTF-8 replaced by U+FFFD
+	Omitted int64  `wire:"omitted"`          // bytes of the stream before this that are left out
 }
 
 // ExecExit ends the command.
 type ExecExit struct {
-	ExitCode   int64 // -1 if a signal ended it
-	Signal     string
-	TimedOut   bool
-	DurationMs int64
+	ExitCode   int64  `wire:"exitCode,required"` // -1 if a signal ended it
+	Signal     string `wire:"signal"`
+	TimedOut   bool   `wire:"timedOut"`
+	DurationMs int64  `wire:"durationMs,required"`
 	// MemoryBytes is the bound for which the kernel has killed the command, or something of it; 0 if it hasn't.
-	MemoryBytes int64
+	MemoryBytes int64 `wire:"memoryBytes"`
 }
 
 // CheckpointKind is what a checkpoint marks.
@@ -110,11 +105,11 @@ const (
 
 // Checkpoint marks a point to resume or fork from.
 type Checkpoint struct {
-	Kind       CheckpointKind
-	Label      string // sfp-<n>, or the user's
-	SubIdx     *int   // index of the last finished call of the turn, for a subturn
-	PrefixHash string // of the log up to here
-	AtPos      uint64 // position of the run's log that it marks, for one that is labelled later; 0: its own
+	Kind       CheckpointKind `wire:"kind,required"`
+	Label      string         `wire:"label"`      // sfp-<n>, or the user's
+	SubIdx     *int           `wire:"subIdx"`     // index of the last finished call of the turn, for a subturn
+	PrefixHash string         `wire:"prefixHash"` // of the log up to here
+	AtPos      uint64         `wire:"atPos"`      // position of the run's log that it marks, for one that is labelled later; 0: its own
 }
 
 // AuditResult is the outcome of an audit.
@@ -130,27 +125,27 @@ const (
 // AuditCheckpoint records an audit. The envelope's AgentID is empty for an
 // audit of the whole run.
 type AuditCheckpoint struct {
-	CheckpointID string
-	Result       AuditResult
-	DurationMs   int64
-	Evidence     Raw
-	Command      string
+	CheckpointID string      `wire:"checkpointId,nonempty"`
+	Result       AuditResult `wire:"result,required"`
+	DurationMs   int64       `wire:"durationMs,required"`
+	Evidence     Raw         `wire:"evidence"`
+	Command      string      `wire:"command"`
 }
 
 // LogTruncated hides the node's events after AtSeq from readers; they stay in
 // the log. As an event of the recorder it tells that the stream lost events.
 type LogTruncated struct {
-	AtSeq  uint64 // last seq that stays visible
-	Reason string
-	Lost   uint64 // number of events that are gone, if any are
+	AtSeq  uint64 `wire:"atSeq,required"` // last seq that stays visible
+	Reason string `wire:"reason"`
+	Lost   uint64 `wire:"lost"` // number of events that are gone, if any are
 }
 
 // StorageFailure tells, once storage is back, what it could not take.
 type StorageFailure struct {
-	Message string
-	Dropped int64 // events
-	SinceMs int64 // Unix milliseconds
-	UntilMs int64 // 0: storage was still away when this was written
+	Message string `wire:"message,required"`
+	Dropped int64  `wire:"dropped"` // events
+	SinceMs int64  `wire:"sinceMs"` // Unix milliseconds
+	UntilMs int64  `wire:"untilMs"` // 0: storage was still away when this was written
 }
 
 func (*ToolIntent) Type() Type         { return TypeToolIntent }
@@ -165,94 +160,3 @@ func (*Checkpoint) Type() Type         { return TypeCheckpoint }
 func (*AuditCheckpoint) Type() Type    { return TypeAuditCheckpoint }
 func (*LogTruncated) Type() Type       { return TypeLogTruncated }
 func (*StorageFailure) Type() Type     { return TypeStorageFailure }
-
-func (p *ToolIntent) visitFields(f *fields) {
-	f.envelopeRequires("callId")
-	f.str("toolName", &p.ToolName, nonEmpty)
-	f.raw("toolInput", &p.ToolInput, required)
-	f.str("inputHash", &p.InputHash, optional)
-	f.bool("idempotent", &p.Idempotent, optional)
-	f.str("batch", &p.Batch, optional)
-	f.str("recovered", &p.Recovered, optional)
-}
-
-func (p *ToolState) visitFields(f *fields) {
-	f.envelopeRequires("callId")
-	enum(f, "from", &p.From, required, toolCallStates...)
-	enum(f, "to", &p.To, required, toolCallStates...)
-	f.str("note", &p.Note, optional)
-	f.str("by", &p.By, optional)
-}
-
-func (p *ToolSealed) visitFields(f *fields) {
-	f.envelopeRequires("callId")
-	f.str("toolName", &p.ToolName, optional)
-	enum(f, "from", &p.From, required, toolCallStates...)
-	f.str("message", &p.Message, required)
-	f.strs("recommendations", &p.Recommendations, required)
-}
-
-func (p *PermissionRequired) visitFields(f *fields) {
-	f.envelopeRequires("callId")
-	f.str("toolName", &p.ToolName, nonEmpty)
-	f.raw("toolInput", &p.ToolInput, optional)
-	f.str("description", &p.Description, optional)
-	f.raw("suggestions", &p.Suggestions, optional)
-}
-
-func (p *PermissionDecided) visitFields(f *fields) {
-	f.envelopeRequires("callId")
-	enum(f, "decision", &p.Decision, required, DecisionAllow, DecisionDeny)
-	f.str("by", &p.By, optional)
-	f.str("note", &p.Note, optional)
-	f.raw("updatedInput", &p.UpdatedInput, optional)
-}
-
-func (p *ExecStart) visitFields(f *fields) {
-	f.str("command", &p.Command, required)
-	f.str("cwd", &p.Cwd, optional)
-	f.int("pid", &p.Pid, optional)
-}
-
-func (p *ExecOutput) visitFields(f *fields) {
-	f.str("stream", &p.Stream, nonEmpty)
-	f.str("content", &p.Content, required)
-	f.int64("omitted", &p.Omitted, optional)
-}
-
-func (p *ExecExit) visitFields(f *fields) {
-	f.int64("exitCode", &p.ExitCode, required)
-	f.str("signal", &p.Signal, optional)
-	f.bool("timedOut", &p.TimedOut, optional)
-	f.int64("durationMs", &p.DurationMs, required)
-	f.int64("memoryBytes", &p.MemoryBytes, optional)
-}
-
-func (p *Checkpoint) visitFields(f *fields) {
-	enum(f, "kind", &p.Kind, required, CheckpointTurn, CheckpointSubturn, CheckpointSFP, CheckpointLabelled)
-	f.str("label", &p.Label, optional)
-	f.optInt("subIdx", &p.SubIdx)
-	f.str("prefixHash", &p.PrefixHash, optional)
-	f.uint64("atPos", &p.AtPos, optional)
-}
-
-func (p *AuditCheckpoint) visitFields(f *fields) {
-	f.str("checkpointId", &p.CheckpointID, nonEmpty)
-	enum(f, "result", &p.Result, required, AuditPass, AuditFail, AuditWarn)
-	f.int64("durationMs", &p.DurationMs, required)
-	f.raw("evidence", &p.Evidence, optional)
-	f.str("command", &p.Command, optional)
-}
-
-func (p *LogTruncated) visitFields(f *fields) {
-	f.uint64("atSeq", &p.AtSeq, required)
-	f.str("reason", &p.Reason, optional)
-	f.uint64("lost", &p.Lost, optional)
-}
-
-func (p *StorageFailure) visitFields(f *fields) {
-	f.str("message", &p.Message, required)
-	f.int64("dropped", &p.Dropped, optional)
-	f.int64("sinceMs", &p.SinceMs, optional)
-	f.int64("untilMs", &p.UntilMs, optional)
-}

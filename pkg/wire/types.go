@@ -1,6 +1,10 @@
 package wire
 
-import "strings"
+import (
+	"reflect"
+	"strings"
+	"sync"
+)
 
 // Type names what an event says. Names are never reused.
 type Type string
@@ -137,78 +141,62 @@ func (t Type) Awaited() bool {
 	}
 }
 
-// newPayload returns an empty payload of type t; an [Opaque] if t is unknown.
-func newPayload[T Type | []byte](t T) Payload {
-	if payload, ok := payloads[Type(t)]; ok {
-		return payload()
-	}
-	return &Opaque{Name: Type(t)}
+// knownType is what the catalogue has of a type of events.
+type knownType struct {
+	pointer  reflect.Type // *AgentStart …
+	shape    shape
+	requires string // the optional field of the envelope that such an event must have
 }
 
-// payloads is the catalogue: every type and its payload.
-var payloads = map[Type]func() Payload{ //nolint:gochecknoglobals // constant
-	TypeRunClaimed:         func() Payload { return new(RunClaimed) },
-	TypeRunForked:          func() Payload { return new(RunForked) },
-	TypeFlowStart:          func() Payload { return new(FlowStart) },
-	TypeFlowComplete:       func() Payload { return new(FlowComplete) },
-	TypeFlowPaused:         func() Payload { return new(FlowPaused) },
-	TypeFlowResumed:        func() Payload { return new(FlowResumed) },
-	TypeFlowAborted:        func() Payload { return new(FlowAborted) },
-	TypeNodeScheduled:      func() Payload { return new(NodeScheduled) },
-	TypeNodeSkipped:        func() Payload { return new(NodeSkipped) },
-	TypeNodeCancelled:      func() Payload { return new(NodeCancelled) },
-	TypeNodeWaiting:        func() Payload { return new(NodeWaiting) },
-	TypeEdgeFire:           func() Payload { return new(EdgeFire) },
-	TypeEdgeSkip:           func() Payload { return new(EdgeSkip) },
-	TypeLoopIterate:        func() Payload { return new(LoopIterate) },
-	TypeStatePatch:         func() Payload { return new(StatePatch) },
-	TypeCommandReceived:    func() Payload { return new(CommandReceived) },
-	TypeNodeClaimed:        func() Payload { return new(NodeClaimed) },
-	TypeNodeTried:          func() Payload { return new(NodeTried) },
-	TypeNodeStart:          func() Payload { return new(NodeStart) },
-	TypeNodeComplete:       func() Payload { return new(NodeComplete) },
-	TypeNodeError:          func() Payload { return new(NodeError) },
-	TypeInputRequested:     func() Payload { return new(InputRequested) },
-	TypeInputReceived:      func() Payload { return new(InputReceived) },
-	TypeAgentStart:         func() Payload { return new(AgentStart) },
-	TypeAgentInit:          func() Payload { return new(AgentInit) },
-	TypeAgentThinkingDelta: func() Payload { return new(AgentThinkingDelta) },
-	TypeAgentThinking:      func() Payload { return new(AgentThinking) },
-	TypeAgentTextDelta:     func() Payload { return new(AgentTextDelta) },
-	TypeAgentText:          func() Payload { return new(AgentText) },
-	TypeAgentMessage:       func() Payload { return new(AgentMessage) },
-	TypeAgentTool:          func() Payload { return new(AgentTool) },
-	TypeAgentError:         func() Payload { return new(AgentError) },
-	TypeAgentComplete:      func() Payload { return new(AgentComplete) },
-	TypeAgentPaused:        func() Payload { return new(AgentPaused) },
-	TypeAgentAborted:       func() Payload { return new(AgentAborted) },
-	TypeAgentResumed:       func() Payload { return new(AgentResumed) },
-	TypeSessionBound:       func() Payload { return new(SessionBound) },
-	TypePromptSystem:       func() Payload { return new(PromptSystem) },
-	TypeUserMessage:        func() Payload { return new(UserMessage) },
-	TypeTurnStart:          func() Payload { return new(TurnStart) },
-	TypeTurnEnd:            func() Payload { return new(TurnEnd) },
-	TypeUsage:              func() Payload { return new(Usage) },
-	TypeCCMessage:          func() Payload { return new(CCMessage) },
-	TypeTodoChanged:        func() Payload { return new(TodoChanged) },
-	TypeFileChanged:        func() Payload { return new(FileChanged) },
-	TypeWorkspaceSnapshot:  func() Payload { return new(WorkspaceSnapshot) },
-	TypeTranscriptRead:     func() Payload { return new(TranscriptRead) },
-	TypeSessionCompared:    func() Payload { return new(SessionCompared) },
-	TypeBreakpointChanged:  func() Payload { return new(BreakpointChanged) },
-	TypeCompaction:         func() Payload { return new(Compaction) },
-	TypeHookFired:          func() Payload { return new(HookFired) },
-	TypeRaw:                func() Payload { return new(RawMessage) },
-	TypeToolIntent:         func() Payload { return new(ToolIntent) },
-	TypeToolState:          func() Payload { return new(ToolState) },
-	TypeToolSealed:         func() Payload { return new(ToolSealed) },
-	TypePermissionRequired: func() Payload { return new(PermissionRequired) },
-	TypePermissionDecided:  func() Payload { return new(PermissionDecided) },
-	TypeExecStart:          func() Payload { return new(ExecStart) },
-	TypeExecOutput:         func() Payload { return new(ExecOutput) },
-	TypeExecExit:           func() Payload { return new(ExecExit) },
-	TypeCheckpoint:         func() Payload { return new(Checkpoint) },
-	TypeAuditCheckpoint:    func() Payload { return new(AuditCheckpoint) },
-	TypeLogTruncated:       func() Payload { return new(LogTruncated) },
-	TypeStorageFailure:     func() Payload { return new(StorageFailure) },
+// catalogue has every type and its payload.
+var catalogue = sync.OnceValue(func() map[Type]*knownType { //nolint:gochecknoglobals // constant
+	known := map[Type]*knownType{}
+	for _, p := range []Payload{
+		new(RunClaimed), new(RunForked), new(FlowStart), new(FlowComplete), new(FlowPaused), new(FlowResumed), new(FlowAborted),
+		new(NodeScheduled), new(NodeSkipped), new(NodeCancelled), new(NodeWaiting), new(EdgeFire), new(EdgeSkip), new(LoopIterate),
+		new(StatePatch), new(CommandReceived),
+		new(NodeClaimed), new(NodeTried), new(NodeStart), new(NodeComplete), new(NodeError), new(InputRequested), new(InputReceived),
+		new(AgentStart), new(AgentInit), new(AgentThinkingDelta), new(AgentThinking), new(AgentTextDelta), new(AgentText),
+		new(AgentMessage), new(AgentTool), new(AgentError), new(AgentComplete), new(AgentPaused), new(AgentAborted), new(AgentResumed),
+		new(SessionBound), new(PromptSystem), new(UserMessage), new(TurnStart), new(TurnEnd), new(Usage), new(CCMessage),
+		new(TodoChanged), new(FileChanged), new(SessionCompared), new(BreakpointChanged), new(WorkspaceSnapshot),
+		new(TranscriptRead), new(Compaction), new(HookFired), new(RawMessage),
+		new(ToolIntent), new(ToolState), new(ToolSealed), new(PermissionRequired), new(PermissionDecided),
+		new(ExecStart), new(ExecOutput), new(ExecExit),
+		new(Checkpoint), new(AuditCheckpoint), new(LogTruncated), new(StorageFailure),
+	} {
+		t := reflect.TypeOf(p)
+		known[p.Type()] = &knownType{pointer: t, shape: readShape(t.Elem()), requires: p.Type().requiredID()}
+	}
+	return known
+})
+
+// requiredID names the optional field of the envelope that events of type t must have.
+func (t Type) requiredID() string {
+	switch t {
+	case TypeAgentStart:
+		return "sessionId"
+	case TypeToolIntent, TypeToolState, TypeToolSealed, TypePermissionRequired, TypePermissionDecided:
+		return "callId"
+	default:
+		return ""
+	}
+}
+
+// opaqueType stands for types that this version doesn't know.
+var opaqueType = &knownType{pointer: reflect.TypeFor[*Opaque]()} //nolint:gochecknoglobals // constant
+
+func lookUpType[T Type | []byte](t T) *knownType {
+	if known, ok := catalogue()[Type(t)]; ok {
+		return known
+	}
+	return opaqueType
+}
+
+// newPayload returns an empty payload; t is the type of the event.
+func (k *knownType) newPayload(t []byte) Payload {
+	if k == opaqueType {
+		return &Opaque{Name: Type(t)}
+	}
+	return reflect.New(k.pointer.Elem()).Interface().(Payload)
 }
