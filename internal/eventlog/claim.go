@@ -54,12 +54,10 @@ func (l *Log) Claim(ctx context.Context, run, node string, c Claim) (*Writer, er
 }
 
 func (l *Log) claimNode(ctx context.Context, run, node string, c Claim) (*Writer, error) {
-	select {
-	case <-l.drained:
-	case <-ctx.Done():
-		return nil, fmt.Errorf("the spool is being stored: %w", ctx.Err())
+	a, err := l.newClaimant(ctx, run, node, c)
+	if err != nil {
+		return nil, err
 	}
-	a := claimant{log: l, run: run, node: node, c: c, nonce: rand.Text(), expect: l.names.NodeEvents(run, node)}
 	for wait := newPauses(l.o.MaxBackoff); ; {
 		w, err := a.tryClaim(ctx)
 		if err == nil || errors.Is(err, ErrFenced) || errors.Is(err, seal.ErrNoKey) || errors.As(err, new(*wire.FieldError)) {
@@ -69,6 +67,16 @@ func (l *Log) claimNode(ctx context.Context, run, node string, c Claim) (*Writer
 			return nil, fmt.Errorf("%w (%w)", e, err)
 		}
 	}
+}
+
+// newClaimant waits until what this process found in its spool is stored.
+func (l *Log) newClaimant(ctx context.Context, run, node string, c Claim) (*claimant, error) {
+	select {
+	case <-l.drained:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("the spool is being stored: %w", ctx.Err())
+	}
+	return &claimant{log: l, run: run, node: node, c: c, nonce: rand.Text(), expect: l.names.NodeEvents(run, node)}, nil
 }
 
 // claimant is a claim under way.
@@ -146,6 +154,17 @@ func (a *claimant) followTail(ctx context.Context, last Message) error {
 }
 
 func (a *claimant) prepareClaim(t writerTail) error {
+	e := a.claimEvent(t)
+	data, err := wire.Encode(e)
+	if err != nil {
+		return err
+	}
+	a.data, a.after, a.seq, a.epoch = data, t, e.Seq, e.Epoch
+	return nil
+}
+
+// claimEvent returns the claim that follows a tail.
+func (a *claimant) claimEvent(t writerTail) *wire.Event {
 	var atSeq uint64
 	if t.pos == 0 {
 		atSeq = a.c.AtSeq
@@ -160,12 +179,7 @@ func (a *claimant) prepareClaim(t writerTail) error {
 	} else {
 		e.Payload = &wire.NodeClaimed{Runner: a.c.Runner, Nonce: a.nonce, AtSeq: atSeq, Fence: a.c.Fence, Process: a.c.Process}
 	}
-	data, err := wire.Encode(e)
-	if err != nil {
-		return err
-	}
-	a.data, a.after, a.seq, a.epoch = data, t, e.Seq, e.Epoch
-	return nil
+	return e
 }
 
 func (a *claimant) publishClaim(ctx context.Context) (pos uint64, err error) {

@@ -110,16 +110,17 @@ type Log struct {
 	direct      bool // any of them may be read
 	traced      bool // there is a tracer
 
-	spools  *spools // nil without SpoolDir
-	lanes   []*lane
-	found   *lane // drains what an earlier process left; nil if there is nothing
-	dead    *lane // publishes dead letters
-	blobs   *blobStore
-	drained chan struct{} // closed when nothing found is left
-	stored  atomic.Uint64 // the last position that this process knows to be stored
-	metrics logMetrics
-	forged  sync.Map // states that were told to be, by [forgery]
-	buckets sync.Map // those that were opened, by name
+	spools    *spools // nil without SpoolDir
+	lanes     []*lane
+	found     *lane // drains what an earlier process left; nil if there is nothing
+	dead      *lane // publishes dead letters
+	blobs     *blobStore
+	drained   chan struct{} // closed when nothing found is left
+	stored    atomic.Uint64 // the last position that this process knows to be stored
+	metrics   logMetrics
+	forged    sync.Map // states that were told to be, by [forgery]
+	buckets   sync.Map // those that were opened, by name
+	beginning sync.Map // runs that are about to be begun, see [Log.Begin]
 }
 
 // Open returns the log on a connection. It fails if the stream of events isn't

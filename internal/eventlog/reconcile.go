@@ -123,15 +123,18 @@ func (w *Writer) isPredecessor(e Entry, f *frame) bool {
 // isVoid reports whether e is void while w is the writer: it isn't an event of
 // the node, or it claims nothing and is of an epoch that isn't the writer's, or
 // its place is taken. Readers skip it, too. An event that this process has no key
-// for may be anything.
+// for may be anything. A writer that hasn't claimed the node yet, see [Log.Begin], goes on behind nothing.
 func (w *Writer) isVoid(e Entry) bool {
+	seq, _ := w.Last()
+	if seq == 0 {
+		return false
+	}
 	if e.Event == nil {
 		return !errors.Is(e.Err, seal.ErrNoKey)
 	}
 	if e.Event.Epoch > w.epoch {
 		return !e.Event.Claims()
 	}
-	seq, _ := w.Last()
 	return e.Event.Epoch < w.epoch || e.Event.Seq <= seq
 }
 

@@ -262,7 +262,7 @@ func (w *Writer) encodeFrames(events []*wire.Event, clean bool) ([]*frame, error
 			e.Timestamp = time.Now().UnixMilli()
 		}
 		encode := w.encodeRedacted
-		if clean {
+		if clean || e.Claims() { // a nonce may look like a secret, and claims are told apart by it
 			encode = wire.Encode
 		}
 		data, err := encode(e)

@@ -1,14 +1,21 @@
 package runner_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
+	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/tracing"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // A run of one step asks the server little, since each question is processor time of the server and the runner: nothing is asked
@@ -60,6 +67,66 @@ func TestRequestHoldsUpNothing(t *testing.T) {
 		b.ended("run1")
 		if took := time.Since(begun); took > time.Second {
 			t.Errorf("the run took %s", took)
+		}
+	})
+}
+
+// A run of one step is one append: its claim, its beginning, and all that is decided at once. Its request, its registration and its
+// alerts aside, that is all that is stored of it, and the services fold it at once.
+func TestRunIsOneAppend(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		spans := tracetest.NewSpanRecorder()
+		b := newBench(t)
+		b.tracer = tracing.New(sdk.NewTracerProvider(sdk.WithSpanProcessor(spans)))
+		b.process("r1", &scripted{say: echo})
+		b.submit("run1", "name: set\nnodes:\n  - {id: s, type: set, input: {set: {x: 1}}}\n")
+		_, entries := b.ended("run1")
+		<-time.After(time.Second)
+		if n := len(named(t, spans, "publish wake.events")); n != 1 || len(entries) != 7 {
+			t.Errorf("%d appends:\n%s", n, story(entries))
+		}
+	})
+}
+
+// What waits for a run is obeyed before anything is decided for it.
+func TestCommandBeforeTheRun(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.command("run1", wire.Command{Type: "abort"})
+		b.submit("run1", "name: set\nnodes:\n  - {id: s, type: set, input: {set: {x: 1}}}\n")
+		b.runner("r1", &scripted{say: echo})
+		if state, entries := b.ended("run1"); state.Status != wire.RunAborted || count(entries, wire.TypeNodeScheduled) != 0 {
+			t.Errorf("%s:\n%s", state.Status, story(entries))
+		}
+	})
+}
+
+// A command that comes while its run begins, and that a runner which found no such run is about to reject, is the run's, once.
+func TestRejectedWhileItBegins(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		release := make(chan struct{})
+		r1 := b.process("r1", gated(release))
+		var slow *eventlog.Writer
+		r1.gate.before("run:claimed", func() {
+			var err error
+			if _, err = b.log.JetStream().Publish(t.Context(), subjects.Default.Command("run1"), []byte(`{"type":"bookmark","id":"c1","label":"here"}`)); err == nil {
+				slow, err = b.log.Claim(t.Context(), "_", wire.RunNode, eventlog.Claim{Runner: "slow"})
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		b.submit("run1", one)
+		b.until("run1", wire.TypeCommandReceived)
+		record := &wire.CommandReceived{Command: wire.RawString("bookmark"), CommandID: "c1", AtPos: 1, Reason: "no such run"}
+		if _, err := slow.Append(t.Context(), &wire.Event{Payload: record}); !errors.Is(err, eventlog.ErrFenced) {
+			t.Errorf("the late record: %v", err)
+		}
+		close(release)
+		_, entries := b.ended("run1")
+		if n, stray := len(records(entries)), len(records(b.read("_"))); n != 1 || stray != 0 {
+			t.Errorf("%d records of the run, %d of none:\n%s", n, stray, story(entries))
 		}
 	})
 }

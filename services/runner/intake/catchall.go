@@ -277,7 +277,7 @@ var errBegun = errors.New("a run has begun that a command is for")
 // recordStrays puts commands on record that are no owner's.
 //
 // A run may begin meanwhile, however long this process stalls between any two
-// lines. Its owner stores its start, then reads the commands to it, then claims the
+// lines. Its owner stores its start, then gets the commands to it, then claims the
 // records of no run, then reads these. Here they are claimed, then the run is looked
 // at, then they are written. So if the run has no start yet, its owner's claim is
 // later than ours: it finds our record, or the log refuses that.

@@ -18,13 +18,17 @@ func (o *owner) waitingCommands(ctx context.Context) ([]eventlog.Entry, error) {
 	if err != nil || len(entries) == 0 {
 		return nil, err
 	}
+	return entries, o.fenceStrays(ctx)
+}
+
+// fenceStrays learns which commands to the run are on record for none, and that no more of them will be.
+func (o *owner) fenceStrays(ctx context.Context) (err error) {
 	if err := o.cfg.Commands.FenceNone(ctx, o.cfg.ID); err != nil {
-		return nil, err
+		return err
 	}
-	if o.rejected, err = o.cfg.Commands.RecordsOfNone(ctx); err != nil {
-		return nil, err
-	}
-	return entries, nil
+	o.rejected, err = o.cfg.Commands.RecordsOfNone(ctx)
+	o.strays = err != nil
+	return err
 }
 
 // obeyAll obeys the commands that it hasn't obeyed before. It folds first what the
@@ -32,6 +36,11 @@ func (o *owner) waitingCommands(ctx context.Context) ([]eventlog.Entry, error) {
 // it answers, and events come to this view a little later.
 func (o *owner) obeyAll(ctx context.Context, entries []eventlog.Entry) error {
 	if len(entries) > 0 {
+		if o.strays {
+			if err := o.fenceStrays(ctx); err != nil {
+				return err
+			}
+		}
 		if err := snapshot.Fold(ctx, o.cfg.Log, o.view.State, 0); err != nil {
 			return err
 		}

@@ -108,15 +108,27 @@ func (o *owner) takeRun(ctx context.Context) error {
 func (o *owner) leadRun(ctx context.Context) error {
 	taking, span := o.takeSpan(ctx)
 	defer span.End()
-	if err := o.claimRun(taking); err != nil {
+	o.commands = o.cfg.Commands.Subscribe(o.runID)
+	defer o.commands.Close()
+	if err := o.registerRun(taking); err != nil {
+		tracing.Fail(span, err)
+		return err
+	}
+	begun, err := o.beginRun(taking)
+	if err == nil && !begun {
+		err = o.claimRun(taking)
+	}
+	if err != nil {
 		tracing.Fail(span, err)
 		return err
 	}
 	defer o.closeWriter(ctx)
-	over, err := o.goOn(taking)
-	tracing.Fail(span, err)
-	if err != nil || over {
-		return err
+	if !begun {
+		over, err := o.goOn(taking)
+		tracing.Fail(span, err)
+		if err != nil || over {
+			return err
+		}
 	}
 	o.reportBegun()
 	span.End()
@@ -133,11 +145,8 @@ func (o *owner) takeSpan(ctx context.Context) (context.Context, trace.Span) {
 	return t.Start(ctx, tracing.RunTakenOver, trace.WithAttributes(tracing.Run.String(o.runID)))
 }
 
-// claimRun registers the run and makes the owner its writer.
+// claimRun makes the owner the writer of the run, which is registered.
 func (o *owner) claimRun(ctx context.Context) error {
-	if err := o.registerRun(ctx); err != nil {
-		return err
-	}
 	if !o.lease.Valid() { // reading took long: don't fence the owner that holds it now
 		return tenure.ErrLeaseLost
 	}

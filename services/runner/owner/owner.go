@@ -41,9 +41,12 @@ type owner struct {
 	// rejected are the positions of commands that came before the run, and are on
 	// record for none. They may still come, after those behind them.
 	rejected map[uint64]bool
-	folder   folder
-	anchors  anchors
-	trial    runTrial
+	commands *view.Subscription
+	// strays says that a command that came before the run may be on record for none, and may yet come.
+	strays  bool
+	folder  folder
+	anchors anchors
+	trial   runTrial
 }
 
 // appendEvents appends events that are stored together or not at all.

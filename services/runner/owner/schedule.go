@@ -18,14 +18,14 @@ func (o *owner) scheduleRun(ctx context.Context) error {
 	o.quiet, o.quietAt = time.Now(), 0
 	tick := time.NewTicker(min(o.cfg.OfferAgain, o.cfg.Leases.TTL()/10))
 	defer tick.Stop()
-	commands := o.cfg.Commands.Subscribe(o.runID)
-	defer commands.Close()
-	waiting, err := o.waitingCommands(ctx)
-	if err != nil {
-		return err
-	}
-	if err := o.obeyAll(ctx, waiting); err != nil {
-		return err
+	if !o.strays { // else none waited when the run began
+		waiting, err := o.waitingCommands(ctx)
+		if err != nil {
+			return err
+		}
+		if err := o.obeyAll(ctx, waiting); err != nil {
+			return err
+		}
 	}
 	kids := newChildren(o)
 	defer kids.close()
@@ -42,7 +42,7 @@ func (o *owner) scheduleRun(ctx context.Context) error {
 			return err
 		}
 		if view.Ended(o.view.State.Status) {
-			if err := o.obeyAll(ctx, commands.Take()); err != nil {
+			if err := o.obeyAll(ctx, o.commands.Take()); err != nil {
 				return err
 			}
 			if err := o.view.Wait(ctx, o.written); err != nil {
@@ -65,8 +65,8 @@ func (o *owner) scheduleRun(ctx context.Context) error {
 			err = o.view.Follow(ctx)
 		case <-news:
 		case <-kids.news:
-		case <-commands.More():
-			err = o.obeyAll(ctx, commands.Take())
+		case <-o.commands.More():
+			err = o.obeyAll(ctx, o.commands.Take())
 		case <-timer.C:
 		case <-tick.C:
 		case <-o.lease.Lost():

@@ -1,0 +1,92 @@
+package owner
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner/internal/tenure"
+)
+
+// beginRun begins a run of which the log has nothing: its claim, its beginning and what is decided at once are one append. It
+// reports false, and has stored nothing, where something else comes first, such as a command that waits, or where another
+// owner may have to do better: then the run is claimed, begun and decided for step by step.
+func (o *owner) beginRun(ctx context.Context) (bool, error) {
+	o.strays = false
+	s := o.view.State
+	isNew := s.Position.Seq == 0 && o.last.Pos == 0 && o.trial.count == 0
+	if !isNew || o.def == nil || o.request.Fork != nil || o.request.ParentCall != "" {
+		return false, nil
+	}
+	waiting, err := o.cfg.Commands.Read(ctx, o.runID, 0)
+	if err != nil || len(waiting) > 0 {
+		return false, err
+	}
+	request := o.request
+	if at := request.WorkspaceAt; at == "" || at == o.cfg.ID {
+		if request.Workspace, err = o.cfg.newFolders().createFolder(o.runID, request.Workspace); err != nil {
+			return false, nil //nolint:nilerr // the claim that follows counts the attempt
+		}
+	}
+	begin := flow.Start(o.def, request)
+	if secret, err := o.hasSecret(begin); err != nil || secret {
+		return false, err
+	}
+	decided, err := o.decideAhead(begin)
+	if err != nil {
+		return false, nil //nolint:nilerr // it begins, and its next decision fails
+	}
+	if !o.lease.Valid() {
+		return false, tenure.ErrLeaseLost
+	}
+	return o.storeBeginning(ctx, append(begin, decided...), len(begin) > 1)
+}
+
+// hasSecret reports whether the log would take a secret out of events: what is decided follows from what is stored.
+func (o *owner) hasSecret(events []*wire.Event) (bool, error) {
+	for _, e := range events {
+		if places, err := o.cfg.Log.Secrets(e.Payload); err != nil || len(places) > 0 {
+			return true, err
+		}
+	}
+	return false, nil
+}
+
+// decideAhead returns what follows from the events that begin the run, before they are stored.
+func (o *owner) decideAhead(begin []*wire.Event) ([]*wire.Event, error) {
+	state := run.New(o.runID)
+	claim := &wire.Event{Payload: &wire.RunClaimed{Runner: o.cfg.ID}}
+	now := time.Now().UnixMilli()
+	for i, e := range append([]*wire.Event{claim}, begin...) {
+		e.Timestamp = now
+		stamped := *e
+		stamped.RunID, stamped.NodeID, stamped.Epoch, stamped.Seq = o.runID, wire.RunNode, 1, uint64(i+1)
+		if err := run.Apply(state, wire.Position{Incarnation: o.cfg.Log.Incarnation(), Seq: uint64(i + 1)}, &stamped); err != nil {
+			return nil, err
+		}
+	}
+	d, err := flow.Decide(o.def, state, now, o.stopOf(state))
+	for _, e := range d.Events {
+		o.placeNode(e)
+	}
+	return d.Events, err
+}
+
+// storeBeginning claims the run and stores what begins it. It reports false if the log has something of the run meanwhile.
+func (o *owner) storeBeginning(ctx context.Context, events []*wire.Event, together bool) (bool, error) {
+	claim := eventlog.Claim{Runner: o.cfg.ID, MinEpoch: o.lease.Revision()}
+	w, err := o.cfg.Log.Begin(ctx, o.runID, claim, events, together)
+	if errors.Is(err, eventlog.ErrFenced) {
+		return false, o.foldPresent(ctx)
+	}
+	if err != nil {
+		return false, err
+	}
+	o.before, o.writer, o.epoch, o.strays = 0, w, w.Epoch(), true
+	_, o.written = w.Last()
+	return true, nil
+}
