@@ -12,6 +12,8 @@ import (
 
 	"code.wake.dev/wake/internal/pull"
 	"code.wake.dev/wake/internal/seal"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder/archive"
 )
 
@@ -21,7 +23,7 @@ const alertBatch = 256
 // followAlerts records the stream of alerts until ctx ends, each alert once, by its
 // key. It fails only if the store does.
 func (r *Recorder) followAlerts(ctx context.Context) error {
-	for wait := 100 * time.Millisecond; ; wait = min(2*wait, patience) {
+	for wait := 100 * time.Millisecond; ctx.Err() == nil; wait = min(2*wait, patience) {
 		pull.AwaitConnection(ctx, r.log.Conn())
 		stored, err := r.readAlerts(ctx)
 		switch {
@@ -37,12 +39,9 @@ func (r *Recorder) followAlerts(ctx context.Context) error {
 			level = slog.LevelError
 		}
 		r.logger.Log(ctx, level, "reader of alerts begins again", "error", err)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(wait):
-		}
+		pull.Sleep(ctx, wait)
 	}
+	return nil
 }
 
 // errAlertStore says that the store is what failed.
@@ -145,4 +144,36 @@ func (r *Recorder) nextAlert(ctx context.Context, in *pull.Puller) (pull.Message
 	}
 	m.Data = data
 	return m, nil
+}
+
+// fillAlertCounts fills in how many alerts a run and its agents have raised. Where the
+// server can't say, they are left out.
+func (r *Recorder) fillAlertCounts(ctx context.Context, runID string, run *wire.AgentStatus, agents []wire.AgentStatus) {
+	names := r.log.Names()
+	stream, err := r.log.JetStream().Stream(ctx, names.AlertsStream())
+	if err != nil {
+		return
+	}
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(names.RunAlerts(runID)))
+	if err != nil || len(info.State.Subjects) == 0 {
+		return
+	}
+	byNode := map[string]int{}
+	for subject, n := range info.State.Subjects {
+		run.Alerts += int(n)
+		if _, node, _, _, err := names.ParseAlert(subject); err == nil {
+			byNode[node] += int(n)
+		}
+	}
+	for i := range agents {
+		agents[i].Alerts = byNode[agents[i].AgentID]
+	}
+	m, err := stream.GetLastMsgForSubject(ctx, names.RunAlerts(runID))
+	if err != nil {
+		return
+	}
+	var last wire.Alert
+	if data, err := r.log.Unseal(m.Subject, m.Data); err == nil && wire.Unmarshal(data, &last) == nil {
+		run.LastAlert = timeline.Line(last.Text, 300)
+	}
 }

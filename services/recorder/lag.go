@@ -3,6 +3,8 @@ package recorder
 import (
 	"context"
 	"time"
+
+	"code.wake.dev/wake/internal/pull"
 )
 
 // lagEvery is how often the recorder looks how far it is behind.
@@ -14,13 +16,9 @@ const measureEvery = time.Minute
 // watchLag shows how far the recorder is behind until ctx ends, and says once that
 // the stream is about to drop what isn't recorded.
 func (r *Recorder) watchLag(ctx context.Context) {
-	tick := time.NewTicker(lagEvery)
-	defer tick.Stop()
 	measured := time.Time{}
 	for danger := false; ; {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
+		if pull.Sleep(ctx, lagEvery); ctx.Err() != nil {
 			return
 		}
 		if time.Since(measured) >= measureEvery {

@@ -3,6 +3,8 @@ package recorder
 import (
 	"context"
 	"time"
+
+	"code.wake.dev/wake/internal/pull"
 )
 
 // deriveMost bounds what is derived in one transaction: recording waits for it. A
@@ -25,12 +27,8 @@ func (r *Recorder) deriveLater(ctx context.Context) error {
 				return nil
 			}
 		}
-		for _, busy := r.recorded.currentPos(); busy; _, busy = r.recorded.currentPos() {
-			select {
-			case <-time.After(deriveEvery):
-			case <-ctx.Done():
-				return nil
-			}
+		for _, busy := r.recorded.currentPos(); busy && ctx.Err() == nil; _, busy = r.recorded.currentPos() {
+			pull.Sleep(ctx, deriveEvery)
 		}
 		var report Report
 		err := r.retryStore(ctx, derivingMore, func() (err error) {
@@ -52,14 +50,7 @@ func (r *Recorder) deriveLater(ctx context.Context) error {
 // followIndex takes what is recorded into the full text until ctx ends. While there is
 // much to catch up with, recording goes first.
 func (r *Recorder) followIndex(ctx context.Context) error {
-	tick := time.NewTicker(indexEvery)
-	defer tick.Stop()
-	for seen := uint64(0); ; {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil
-		}
+	for seen := uint64(0); ctx.Err() == nil; pull.Sleep(ctx, indexEvery) {
 		_, busy := r.recorded.currentPos()
 		pos, _ := r.derived.currentPos()
 		if pos == seen {
@@ -76,15 +67,14 @@ func (r *Recorder) followIndex(ctx context.Context) error {
 			}
 			_, busy = r.recorded.currentPos()
 		}
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err != nil:
+		if err != nil && ctx.Err() == nil {
 			return err
-		case !more:
+		}
+		if !more {
 			seen = pos
 		}
 	}
+	return nil
 }
 
 // indexForSearch takes what is recorded into the full text before a search, for as long

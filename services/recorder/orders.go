@@ -4,27 +4,19 @@ import (
 	"context"
 	"time"
 
+	"code.wake.dev/wake/internal/pull"
 	"code.wake.dev/wake/internal/rebuild"
 )
 
 // followOrders obeys orders to derive everything again until ctx ends. What fails is
 // tried again with the next look.
 func (r *Recorder) followOrders(ctx context.Context) {
-	tick := time.NewTicker(rebuild.Every)
-	defer tick.Stop()
-	obeyed := ""
-	for {
-		if id, err := r.obeyOrder(ctx, obeyed); err != nil && ctx.Err() == nil {
+	for obeyed := ""; ctx.Err() == nil; pull.Sleep(ctx, rebuild.Every) {
+		id, err := r.obeyOrder(ctx, obeyed)
+		if err != nil && ctx.Err() == nil {
 			r.logger.ErrorContext(ctx, "what is derived wasn't derived again", "error", err)
-			obeyed = id // not again and again
-		} else if err == nil {
-			obeyed = id
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
+		obeyed = id // not again and again
 	}
 }
 

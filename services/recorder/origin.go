@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/pull"
 	"code.wake.dev/wake/internal/seal"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder/archive"
@@ -62,10 +63,8 @@ func (r *Recorder) checkOrigin(ctx context.Context) error {
 		case !patient:
 			r.c.Health.Set(opening, fmt.Errorf("%w: the store is at %d, the stream at %d", eventlog.ErrBeyond, kept.Pos, found.last))
 		}
-		select {
-		case <-ctx.Done():
+		if pull.Sleep(ctx, originGrace/10); ctx.Err() != nil {
 			return ctx.Err()
-		case <-time.After(originGrace / 10):
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/health"
+	"code.wake.dev/wake/internal/pull"
 	"code.wake.dev/wake/internal/trial"
 	"code.wake.dev/wake/services/recorder/archive"
 	"code.wake.dev/wake/services/recorder/internal/database"
@@ -98,10 +99,8 @@ func (r *Recorder) retryServer(ctx context.Context, f func() error) error {
 		}
 		r.c.Trial.Waits()
 		r.logger.WarnContext(ctx, "waiting for the server", "error", err)
-		select {
-		case <-ctx.Done():
+		if pull.Sleep(ctx, wait); ctx.Err() != nil {
 			return ctx.Err()
-		case <-time.After(wait):
 		}
 	}
 }
@@ -121,10 +120,8 @@ func (r *Recorder) retryStore(ctx context.Context, what string, f func() error) 
 		}
 		r.c.Trial.Waits()
 		r.c.Health.Set(what, err)
-		select {
-		case <-ctx.Done():
+		if pull.Sleep(ctx, wait); ctx.Err() != nil {
 			return ctx.Err()
-		case <-time.After(wait):
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package recorder
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -48,9 +49,7 @@ func (r *Recorder) applyRetention(ctx context.Context) error {
 			gone++
 		}
 	}
-	if gone > 0 {
-		r.folderRemains = true
-	}
+	r.folderRemains = r.folderRemains || gone > 0
 	if r.folderRemains {
 		if err := r.dropRemoved(ctx); err != nil {
 			r.logger.WarnContext(ctx, "snapshots of removed runs' folders are left in the object store, tries again", "error", err)
@@ -102,14 +101,14 @@ func (r *Recorder) dropIdle(ctx context.Context, runs []string, isEnough func() 
 		if !holds(run) {
 			continue
 		}
-		if current, err := r.isCurrent(ctx); err != nil {
-			return dropped, err
-		} else if !current {
-			return dropped, errNotCurrent
+		if current, err := r.isCurrent(ctx); err != nil || !current {
+			return dropped, cmp.Or(err, errNotCurrent)
 		}
-		if idle, err := r.store.Retention.IsIdle(ctx, run); err != nil {
+		idle, err := r.store.Retention.IsIdle(ctx, run)
+		if err != nil {
 			return dropped, err
-		} else if !idle {
+		}
+		if !idle {
 			continue
 		}
 		if err := workspace.Drop(ctx, r.log.Conn(), names, run); err != nil {

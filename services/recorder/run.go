@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/pkg/wire"
@@ -35,53 +36,24 @@ func (r *Recorder) Run(ctx context.Context) error {
 	r.store.Answers.HoldLive(max(0, r.c.Live))
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	served := make(chan error, 1)
-	go func() {
-		defer stop()
-		served <- r.newService().Run(ctx, r.log.Conn())
-	}()
-	indexed := make(chan error, 1)
-	go func() {
-		defer stop()
-		indexed <- r.followIndex(ctx)
-	}()
-	derived := make(chan error, 1)
-	go func() {
-		defer stop()
-		derived <- r.deriveLater(ctx)
-	}()
-	alerted := make(chan error, 1)
-	go func() {
-		defer stop()
-		alerted <- r.followAlerts(ctx)
-	}()
-	tidied := make(chan struct{})
-	go func() {
-		defer close(tidied)
-		r.followRetention(ctx)
-	}()
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
-		r.watchLag(ctx)
-	}()
-	synced := make(chan struct{})
-	go func() {
-		defer close(synced)
-		r.followSync(ctx)
-	}()
-	rebuilt := make(chan struct{})
-	go func() {
-		defer close(rebuilt)
-		r.followOrders(ctx)
-	}()
-	err = r.consumeStream(ctx)
-	stop()
-	<-rebuilt
-	<-synced
-	<-watched
-	<-tidied
-	return errors.Join(err, <-served, <-indexed, <-derived, <-alerted, r.store.Close())
+	serve := func(ctx context.Context) error { return r.newService().Run(ctx, r.log.Conn()) }
+	parts := []func(context.Context) error{r.consumeStream, serve, r.followIndex, r.deriveLater, r.followAlerts}
+	ended := make(chan error, len(parts))
+	for _, part := range parts {
+		go func() {
+			defer stop()
+			ended <- part(ctx)
+		}()
+	}
+	var besides sync.WaitGroup
+	for _, look := range []func(context.Context){r.followRetention, r.watchLag, r.followSync, r.followOrders} {
+		besides.Go(func() { look(ctx) })
+	}
+	for range parts {
+		err = errors.Join(err, <-ended)
+	}
+	besides.Wait()
+	return errors.Join(err, r.store.Close())
 }
 
 // consumeStream records what the stream holds after the file's position.

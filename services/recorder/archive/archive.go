@@ -51,6 +51,16 @@ func (a *Archive) View(ctx context.Context) (*Tx, error) {
 	return &Tx{t, a.Codec}, nil
 }
 
+// Ask returns what f reads in a [Archive.View].
+func Ask[R any](ctx context.Context, a *Archive, f func(*Tx) (R, error)) (r R, err error) {
+	t, err := a.View(ctx)
+	if err != nil {
+		return r, err
+	}
+	defer t.Rollback() //nolint:errcheck // nothing was written
+	return f(t)
+}
+
 // Begin begins a transaction that writes. Other writers may begin one, too, until it is locked.
 func (a *Archive) Begin(ctx context.Context) (*Tx, error) {
 	t, err := a.DB.Begin(ctx)
@@ -97,11 +107,10 @@ func (a *Archive) Derived(ctx context.Context) (uint64, error) {
 
 // Reached is [Tx.Reached] as of now.
 func (a *Archive) Reached(ctx context.Context) (recorded wire.Position, derived uint64, err error) {
-	t, err := a.View(ctx)
-	if err == nil {
-		defer t.Rollback() //nolint:errcheck // nothing was written
-		recorded, derived, err = t.Reached(ctx)
-	}
+	recorded, err = Ask(ctx, a, func(t *Tx) (at wire.Position, err error) {
+		at, derived, err = t.Reached(ctx)
+		return at, err
+	})
 	if err != nil {
 		return wire.Position{}, 0, fmt.Errorf("recorder: position: %w", err)
 	}

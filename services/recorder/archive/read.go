@@ -60,13 +60,10 @@ func (t *Tx) Chunk(ctx context.Context, run int64, from, to uint64) (list []Even
 }
 
 func (t *Tx) readTail(ctx context.Context, run int64, from, to uint64) (list []Event, err error) {
-	rows := t.Rows(ctx, `SELECT pos, time, mark, note, data FROM tail WHERE run = ?1 AND pos >= ?2 AND pos <= ?3 ORDER BY pos`, run, from, to)
-	for rows, err := range rows {
+	var s Event
+	text := `SELECT pos, time, mark, note, data FROM tail WHERE run = ?1 AND pos >= ?2 AND pos <= ?3 ORDER BY pos`
+	for err := range t.Each(ctx, text, []any{run, from, to}, &s.Pos, &s.Time, &s.Mark, &s.Note, &s.Data) {
 		if err != nil {
-			return nil, err
-		}
-		var s Event
-		if err := rows.Scan(&s.Pos, &s.Time, &s.Mark, &s.Note, &s.Data); err != nil {
 			return nil, err
 		}
 		list = append(list, s)
@@ -105,16 +102,13 @@ func (t *Tx) Within(ctx context.Context, from, to uint64, most int) (list []Even
 			to = list[len(list)-1].Pos
 		}
 	}
-	segments := t.Rows(ctx, `SELECT r.run, s.n, s.first_pos, s.codec, s.Data FROM segments s JOIN runs r ON r.id = s.run WHERE s.last_pos >= ?1 AND s.first_pos <= ?2`, from, to)
-	for rows, err := range segments {
+	var run string
+	var n, codec int
+	var first uint64
+	var data sql.RawBytes
+	segments := `SELECT r.run, s.n, s.first_pos, s.codec, s.data FROM segments s JOIN runs r ON r.id = s.run WHERE s.last_pos >= ?1 AND s.first_pos <= ?2`
+	for err := range t.Each(ctx, segments, []any{from, to}, &run, &n, &first, &codec, &data) {
 		if err != nil {
-			return nil, 0, err
-		}
-		var run string
-		var n, codec int
-		var first uint64
-		var data sql.RawBytes
-		if err := rows.Scan(&run, &n, &first, &codec, &data); err != nil {
 			return nil, 0, err
 		}
 		if first > to {
@@ -128,14 +122,10 @@ func (t *Tx) Within(ctx context.Context, from, to uint64, most int) (list []Even
 			add(Event{Run: run, Pos: s.Pos, Time: s.Time, Mark: s.Mark, Note: s.Note, Data: s.Data})
 		}
 	}
-	tail := t.Rows(ctx, `SELECT r.run, t.pos, t.time, t.mark, t.note, t.data FROM tail t JOIN runs r ON r.id = t.run WHERE t.pos >= ?1 AND t.pos <= ?2`, from, to)
-	for rows, err := range tail {
+	var e Event
+	tail := `SELECT r.run, t.pos, t.time, t.mark, t.note, t.data FROM tail t JOIN runs r ON r.id = t.run WHERE t.pos >= ?1 AND t.pos <= ?2`
+	for err := range t.Each(ctx, tail, []any{from, to}, &e.Run, &e.Pos, &e.Time, &e.Mark, &e.Note, &data) {
 		if err != nil {
-			return nil, 0, err
-		}
-		var e Event
-		var data sql.RawBytes
-		if err := rows.Scan(&e.Run, &e.Pos, &e.Time, &e.Mark, &e.Note, &data); err != nil {
 			return nil, 0, err
 		}
 		e.Data = data
@@ -167,17 +157,14 @@ func firstHalf(list []Event) (first []Event, size int) {
 // Newest returns the last event that is kept as the stream had it; its position is 0
 // if there is none.
 func (a *Archive) Newest(ctx context.Context) (Event, error) {
-	t, err := a.View(ctx)
-	if err != nil {
-		return Event{}, fmt.Errorf("recorder: newest: %w", err)
-	}
-	defer t.Rollback() //nolint:errcheck // nothing was written
-	var pos uint64
-	const query = `SELECT coalesce(max(pos), 0) FROM (SELECT max(last_pos) AS pos FROM segments UNION ALL SELECT max(pos) FROM tail) AS kept`
-	if err := t.Row(ctx, query).Scan(&pos); err != nil {
-		return Event{}, fmt.Errorf("recorder: newest: %w", err)
-	}
-	list, _, err := t.Window(ctx, pos, pos)
+	list, err := Ask(ctx, a, func(t *Tx) (list []Event, err error) {
+		var pos uint64
+		const query = `SELECT coalesce(max(pos), 0) FROM (SELECT max(last_pos) AS pos FROM segments UNION ALL SELECT max(pos) FROM tail) AS kept`
+		if err = t.Row(ctx, query).Scan(&pos); err == nil {
+			list, _, err = t.Window(ctx, pos, pos)
+		}
+		return list, err
+	})
 	if err != nil {
 		return Event{}, fmt.Errorf("recorder: newest: %w", err)
 	}

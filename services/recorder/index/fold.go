@@ -20,25 +20,6 @@ const (
 	foldSpan   = 4096          // events of any kind after which the file's state is moved on
 )
 
-// folds are the states of the runs that were last recorded.
-type folds struct {
-	byRun  map[int64]*runFold
-	passed map[int64]int // events of any kind since the state in the file, as far as they were seen
-}
-
-type runFold struct {
-	state *wire.State
-	saved uint64 // events that the state in the file is of
-}
-
-func newFolds() *folds { return &folds{byRun: map[int64]*runFold{}, passed: map[int64]int{}} }
-
-// dropAll drops what may be ahead of the file.
-func (f *folds) dropAll() {
-	clear(f.byRun)
-	clear(f.passed)
-}
-
 // countPassed counts events of a run and reports whether there were so many that its
 // state is to be moved on.
 func (f *folds) countPassed(id int64, events int) bool {

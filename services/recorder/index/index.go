@@ -6,12 +6,19 @@ package index
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
+	"code.wake.dev/wake/internal/conversation"
+	"code.wake.dev/wake/internal/ledger"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder/archive"
 	"code.wake.dev/wake/services/recorder/internal/database"
+	"code.wake.dev/wake/services/recorder/internal/table"
 	"code.wake.dev/wake/services/recorder/queries"
 )
 
@@ -80,3 +87,212 @@ func (x *Index) dropCaches() {
 
 // ForgetStates drops the states that are held, so that runs of the same id may follow.
 func (x *Index) ForgetStates() { x.folds.dropAll() }
+
+// folds are the states of the runs that were last recorded.
+type folds struct {
+	byRun  map[int64]*runFold
+	passed map[int64]int // events of any kind since the state in the file, as far as they were seen
+}
+
+type runFold struct {
+	state *wire.State
+	saved uint64 // events that the state in the file is of
+}
+
+func newFolds() *folds { return &folds{byRun: map[int64]*runFold{}, passed: map[int64]int{}} }
+
+// dropAll drops what may be ahead of the file.
+func (f *folds) dropAll() {
+	clear(f.byRun)
+	clear(f.passed)
+}
+
+// spare are slices that were a run's events of a batch: the next batch takes them.
+type spare [][]archive.Event
+
+// Bounds of what is kept for the next batch.
+const (
+	maxSpare     = 64   // slices
+	maxSpareSize = 4096 // events of one
+)
+
+func (s *spare) putSlice(r *runRow) {
+	if c := cap(r.fresh); c > 0 && c <= maxSpareSize && len(*s) < maxSpare {
+		clear(r.fresh)
+		*s = append(*s, r.fresh[:0])
+	}
+	r.fresh = nil
+}
+
+func (s *spare) takeSlice() []archive.Event {
+	last := len(*s) - 1
+	if last < 0 {
+		return nil
+	}
+	list := (*s)[last]
+	*s = (*s)[:last]
+	return list
+}
+
+// writer is one transaction.
+type writer struct {
+	// ctx doesn't end for SQLite, since the driver would start a goroutine per
+	// statement to heed that; the transaction ends with the context it was begun
+	// with.
+	ctx       context.Context //nolint:containedctx // the writer doesn't outlive the transaction
+	x         *Index
+	tx        *archive.Tx
+	stmts     [statementCount]*sql.Stmt // as they are in the transaction
+	rows      map[statement]*bulk
+	spendings map[spendKey]*table.Spend
+	spent     []*table.Spend // the same, in the order in which they came
+	batch     Batch
+	stream    int64
+	pos       uint64 // last position seen
+	derived   uint64 // up to here what follows from the events is derived
+	was       uint64 // the same when the transaction began
+	atOnce    bool   // what follows from an event is derived with it
+	runs      map[string]*runRow
+	order     []*runRow // in the order of their first event, for rows that are the same in every rebuild
+	lines     map[uint64]*pendingLine
+	growing   map[int64]uint64 // of the nodes of the batch: the line that isn't finished, 0: none
+	queue     []*pendingLine   // in the order of their positions
+	written   []*pendingLine   // what the queue was in the end
+	said      []*pendingMessage
+	report    Report
+}
+
+// runRow is a run while a batch is recorded.
+type runRow struct {
+	table.Run
+
+	state   *wire.State // nil until it is needed
+	nodes   map[string]*nodeRow
+	order   []*nodeRow
+	changed bool // the state
+
+	derived    uint64 // position of the last event of which this batch has derived something
+	passed     int    // such events
+	head       archive.Link
+	gone       bool // it was deleted: what comes late isn't kept
+	late       int64
+	fresh      []archive.Event  // of this batch
+	heard      []queries.Folded // of this batch
+	hid        bool             // this batch has hidden lines
+	freshBytes int
+}
+
+// nodeRow is a node while a batch is recorded.
+type nodeRow struct {
+	table.Node
+
+	timeline timeline.Timeline
+	talk     talk
+}
+
+// talk is where the conversation of a node's agent stands, and what is on record of it.
+type talk struct {
+	Said     conversation.Conversation `json:"said"`
+	Account  ledger.Ledger             `json:"account,omitzero"`
+	Session  string                    `json:"session,omitempty"`
+	Provider string                    `json:"provider,omitempty"`
+	Model    string                    `json:"model,omitempty"`   // of the session, as far as it is known
+	Marked   int                       `json:"marked,omitempty"`  // last turn that has a checkpoint
+	Own      bool                      `json:"own,omitempty"`     // the agent records checkpoints itself
+	Last     uint64                    `json:"last,omitempty"`    // last message of the session
+	Asked    string                    `json:"asked,omitempty"`   // hash of the last message, if the user wrote it
+	Context  string                    `json:"context,omitempty"` // of the last error of the turn
+	Tries    int                       `json:"tries,omitempty"`   // errors of this context
+}
+
+// pendingLine is a line that the batch adds or changes.
+type pendingLine struct {
+	pos    uint64
+	op     timeline.Op // what to do to the file
+	text   strings.Builder
+	kind   wire.LineType
+	run    int64
+	node   int64
+	writer int64
+	event  *wire.Event // its first; nil for a line that is in the file already
+	part   uint64      // of this message; 0: of none
+	call   timeline.Call
+}
+
+// pendingMessage is a message that the batch adds, or one to which it adds calls.
+type pendingMessage struct {
+	pos     uint64
+	row     *table.ChatMessage // nil: it is in the store
+	content *string            // nil: as it is
+	args    []string           // calls as JSON
+}
+
+// spendKey names a row of spend.
+type spendKey struct {
+	node, day int64
+	model     string
+}
+
+// stmtInTx returns a statement as it is in the transaction.
+func (w *writer) stmtInTx(s statement) *sql.Stmt {
+	if w.stmts[s] == nil {
+		w.stmts[s] = w.tx.StmtContext(w.ctx, w.x.stmts.one[s])
+	}
+	return w.stmts[s]
+}
+
+// exec runs a statement.
+func (w *writer) exec(s statement, args ...any) error {
+	_, err := w.stmtInTx(s).ExecContext(w.ctx, args...)
+	return err
+}
+
+// putRow runs a statement with a row as its parameters.
+func (w *writer) putRow(s statement, row any) error { return w.exec(s, table.Values(row)...) }
+
+// scanRow runs a statement that returns one row.
+func (w *writer) scanRow(s statement, args []any, into ...any) error {
+	return w.stmtInTx(s).QueryRowContext(w.ctx, args...).Scan(into...)
+}
+
+// queueRow notes a row that a statement of [bulkStatements] is to insert.
+func (w *writer) queueRow(s statement, row any) {
+	if w.rows == nil {
+		w.rows = map[statement]*bulk{}
+	}
+	b := w.rows[s]
+	if b == nil {
+		b = &bulk{columns: len(table.Values(row))}
+		w.rows[s] = b
+	}
+	b.args = table.AppendValues(b.args, row)
+}
+
+// bulk are rows that wait to be inserted.
+type bulk struct {
+	columns int // of one
+	args    []any
+}
+
+// insertRows inserts the rows that were noted for a statement, in their order.
+func (w *writer) insertRows(s statement) error {
+	b := w.rows[s]
+	if b == nil {
+		return nil
+	}
+	args := b.args
+	many := w.tx.StmtContext(w.ctx, w.x.stmts.many[s])
+	for n := b.columns * bulkRows; len(args) >= n; args = args[n:] {
+		if _, err := many.ExecContext(w.ctx, args[:n]...); err != nil {
+			return err
+		}
+	}
+	for ; len(args) > 0; args = args[b.columns:] {
+		if err := w.exec(s, args[:b.columns]...); err != nil {
+			return err
+		}
+	}
+	clear(b.args)
+	b.args = b.args[:0]
+	return nil
+}

@@ -20,20 +20,15 @@ import (
 // fails at a run with events that aren't as they were recorded, and leaves that run
 // as it is.
 func (x *Index) Rebuild(ctx context.Context, order string, progress func(done, of int)) error {
-	runs, obeyed, err := x.toRebuild(ctx, order)
-	if err == nil && !obeyed {
-		for i, of := range runs {
-			if err = x.rebuildRun(ctx, of); err != nil {
-				err = fmt.Errorf("run %s: %w", request.Shown(of.Run), err)
-				break
-			}
-			progress(i+1, len(runs))
+	var obeyed bool
+	runs, err := archive.Ask(ctx, x.Archive, func(t *archive.Tx) ([]request.Target, error) {
+		if err := t.Row(ctx, `SELECT EXISTS (SELECT 1 FROM rebuilds WHERE id = ?1)`, order).Scan(&obeyed); err != nil || obeyed {
+			return nil, err
 		}
-	}
+		return keptRuns(ctx, t)
+	})
 	if err == nil && !obeyed {
-		err = x.Change(ctx, func(t *archive.Tx) error {
-			return t.Put(ctx, "rebuilds", &table.Rebuild{ID: order, At: time.Now().UnixMilli()}, ` ON CONFLICT DO NOTHING`)
-		})
+		err = x.rebuildRuns(ctx, order, runs, progress)
 	}
 	if err != nil {
 		return fmt.Errorf("recorder: rebuild: %w", err)
@@ -41,27 +36,29 @@ func (x *Index) Rebuild(ctx context.Context, order string, progress func(done, o
 	return nil
 }
 
-// toRebuild returns all runs that there are, and whether an order was obeyed.
-func (x *Index) toRebuild(ctx context.Context, order string) (runs []request.Target, obeyed bool, err error) {
-	t, err := x.View(ctx)
-	if err != nil {
-		return nil, false, err
-	}
-	defer t.Rollback() //nolint:errcheck // nothing was written
-	if err := t.Row(ctx, `SELECT EXISTS (SELECT 1 FROM rebuilds WHERE id = ?1)`, order).Scan(&obeyed); err != nil || obeyed {
-		return nil, obeyed, err
-	}
-	for rows, err := range t.Rows(ctx, `SELECT id, run FROM runs WHERE run NOT IN (SELECT run FROM retired) ORDER BY first_pos`) {
-		var of request.Target
-		if err == nil {
-			err = rows.Scan(&of.ID, &of.Run)
+// rebuildRuns derives all runs again, and notes that the order was obeyed.
+func (x *Index) rebuildRuns(ctx context.Context, order string, runs []request.Target, progress func(done, of int)) error {
+	for i, of := range runs {
+		if err := x.rebuildRun(ctx, of); err != nil {
+			return fmt.Errorf("run %s: %w", request.Shown(of.Run), err)
 		}
+		progress(i+1, len(runs))
+	}
+	return x.Change(ctx, func(t *archive.Tx) error {
+		return t.Put(ctx, "rebuilds", &table.Rebuild{ID: order, At: time.Now().UnixMilli()}, ` ON CONFLICT DO NOTHING`)
+	})
+}
+
+// keptRuns returns all runs that aren't removed, or being removed.
+func keptRuns(ctx context.Context, t *archive.Tx) (runs []request.Target, err error) {
+	var of request.Target
+	for err := range t.Each(ctx, `SELECT id, run FROM runs WHERE run NOT IN (SELECT run FROM retired) ORDER BY first_pos`, nil, &of.ID, &of.Run) {
 		if err != nil {
-			return nil, false, err
+			return nil, err
 		}
 		runs = append(runs, of)
 	}
-	return runs, false, nil
+	return runs, nil
 }
 
 // errUnsound is returned for a run with events that aren't as they were recorded.
@@ -166,4 +163,51 @@ func fillIndex(ctx context.Context, t *archive.Tx, of request.Target) error {
 	}
 	_, err := t.Do(ctx, `INSERT INTO lines_fts (rowid, text, input, output) SELECT pos, text, input, output FROM lines WHERE run = ?1 AND pos <= (SELECT pos FROM lines_indexed)`, of.ID)
 	return err
+}
+
+// Replay derives again, in a transaction, what follows from events of a run that are
+// recorded. It keeps none of them.
+type Replay struct{ w *writer }
+
+// Replay begins to derive again what follows from events up to position derived. What
+// the batch has besides its entries counts: large fields may be added to its Blobs until
+// the event comes that refers to them.
+func (x *Index) Replay(ctx context.Context, t *archive.Tx, b Batch, derived uint64) (*Replay, error) {
+	w, err := x.beginWriter(ctx, t, b)
+	if err != nil {
+		return nil, err
+	}
+	w.derived = derived
+	return &Replay{w}, nil
+}
+
+// Add takes the next event, and returns it as it would be kept now.
+func (p *Replay) Add(s *archive.Event) (archive.Event, error) {
+	p.w.pos = s.Pos
+	if s.Mark == archive.Bad || s.Mark == archive.Recorder {
+		return *s, p.w.keepAside(*s)
+	}
+	e := s.Entry()
+	if e.Err != nil {
+		return *s, e.Err
+	}
+	if err := p.w.recordEvent(&e); err != nil {
+		return *s, err
+	}
+	r := p.w.runs[e.RunID]
+	if r.gone {
+		return *s, nil
+	}
+	return r.fresh[len(r.fresh)-1], nil
+}
+
+// Finish writes what the events came to.
+func (p *Replay) Finish() error { return p.w.finishBatch() }
+
+// State is the state of a run after the events, or nil if none of them changes it.
+func (p *Replay) State(run string) *wire.State {
+	if f := p.w.x.folds.byRun[p.w.runs[run].ID]; f != nil {
+		return f.state
+	}
+	return nil
 }

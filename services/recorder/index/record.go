@@ -2,8 +2,10 @@ package index
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/pkg/wire"
@@ -196,3 +198,212 @@ func (w *writer) advanceNode(run *runRow, n *nodeRow, e *wire.Event) {
 		n.Epoch = e.Epoch
 	}
 }
+
+// Batch is what is recorded in one transaction.
+type Batch struct {
+	Incarnation string           // of the stream
+	Entries     []eventlog.Entry // in stream order
+	// Blobs holds large fields that the entries refer to, by SHA-256. One that is
+	// neither here nor in the file is recorded as missing.
+	Blobs map[string][]byte
+	// Part says that the entries are of some runs only: positions between them belong
+	// to other runs, they aren't lost.
+	Part bool
+	// Later leaves it to [Index.Derive] to derive from the entries what follows from
+	// them. That is so in any case while something is left to it already.
+	Later bool
+}
+
+// Report says what a batch came to.
+type Report struct {
+	Position wire.Position // up to here everything is recorded
+	Derived  uint64        // up to here what follows from the events is derived
+	Events   int           // recorded now
+	Void     int           // of those: by fenced writers, or in a place that was taken
+	Bad      int           // of those: no events
+	Refused  int           // of what was derived now: not allowed by the run's history
+	Late     int           // of those: of runs that were deleted, which are not kept
+	Gaps     int64         // events missing in a node's sequence
+	Lost     int64         // positions that the stream had dropped
+	Defects  []Defect      // of those that were refused: the recorder's own fault
+}
+
+// Defect is an event from which the recorder couldn't derive all that follows from it.
+type Defect struct {
+	Entry  eventlog.Entry
+	Reason string
+}
+
+// storeFields copies the large fields of an event into the file: the object store may
+// forget them, the record doesn't.
+func (w *writer) storeFields(run *runRow, e *wire.Event) error {
+	for _, b := range e.Blobs {
+		data, ok := w.batch.Blobs[b.SHA256]
+		kept := table.Blob{SHA256: b.SHA256, Size: b.Size}
+		if ok {
+			kept.Data = &data
+		}
+		if err := w.putRow(addBlob, &kept); err != nil {
+			return err
+		}
+		if err := w.putRow(addUse, &table.BlobUse{SHA256: b.SHA256, Run: run.ID}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inlineFields returns the entry's event with its large fields.
+func (w *writer) inlineFields(e *eventlog.Entry) (*wire.Event, error) {
+	return archive.Inline(e.Event, e.Data, func(sha string) ([]byte, error) { return w.tx.Blob(w.ctx, sha) })
+}
+
+func (x *Index) beginWriter(ctx context.Context, t *archive.Tx, b Batch) (*writer, error) {
+	w := &writer{ctx: ctx, x: x, tx: t, batch: b, runs: map[string]*runRow{}, lines: map[uint64]*pendingLine{}}
+	if !x.D.Interrupt {
+		w.ctx = context.WithoutCancel(ctx)
+	}
+	if err := t.Lock(ctx); err != nil {
+		return nil, err
+	}
+	var incarnation string
+	err := t.Row(ctx, `SELECT id, incarnation, position, derived FROM streams`).Scan(&w.stream, &incarnation, &w.pos, &w.derived)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		w.stream = 1
+		err = t.Put(ctx, "streams", &table.Stream{ID: w.stream, Incarnation: b.Incarnation}, "")
+		if err == nil && b.Part { // what isn't here was never here
+			err = t.Put(ctx, "retired", &table.Retired{Run: archive.OtherRuns, Head: []byte{}}, "")
+		}
+	case err == nil && incarnation != b.Incarnation:
+		err = eventlog.ErrIncarnation
+	case err == nil && w.pos < x.last && !x.scratch:
+		err = fmt.Errorf("the store went back from position %d to %d: start again", x.last, w.pos)
+	case err == nil && (w.pos > x.last || w.derived != x.derived) && !x.scratch:
+		x.folds.dropAll() // another recorder has written
+		x.answers.ForgetLive()
+	}
+	w.was = w.derived
+	return w, err
+}
+
+// finishBatch writes what the transaction has gathered.
+func (w *writer) finishBatch() error {
+	w.written = slices.Clone(w.queue)
+	if err := w.writeLines(); err != nil {
+		return err
+	}
+	if err := w.insertRows(addCall); err != nil {
+		return err
+	}
+	if err := w.writeSpend(); err != nil {
+		return err
+	}
+	if err := w.writeMessages(); err != nil {
+		return err
+	}
+	for _, run := range w.order {
+		if err := w.writeRun(run); err != nil {
+			return err
+		}
+	}
+	for id, run := range w.runs {
+		if run.late == 0 {
+			continue
+		}
+		if err := w.exec(countLate, run.late, id); err != nil {
+			return err
+		}
+	}
+	if w.atOnce {
+		w.derived = w.pos
+	}
+	w.report.Position, w.report.Derived = wire.Position{Incarnation: w.batch.Incarnation, Seq: w.pos}, w.derived
+	w.x.last, w.x.derived = w.pos, w.derived
+	return w.exec(moveOn, w.pos, w.derived, w.report.Bad, w.report.Lost, w.stream)
+}
+
+// Derive derives, in one transaction, what follows from events that were recorded
+// with Later, of at most so many positions. It is done when the report's Derived is
+// its Position's. Like [Index.Record] it fails without a trace.
+func (x *Index) Derive(ctx context.Context, most int) (Report, error) {
+	x.turn.Lock()
+	defer x.turn.Unlock()
+	report, err := x.deriveSome(ctx, uint64(most))
+	if err != nil {
+		x.dropCaches()
+		return Report{}, fmt.Errorf("recorder: derive: %w", err)
+	}
+	return report, nil
+}
+
+func (x *Index) deriveSome(ctx context.Context, most uint64) (Report, error) {
+	t, err := x.Begin(ctx)
+	if err != nil {
+		return Report{}, err
+	}
+	defer t.Rollback() //nolint:errcheck // after a commit there is nothing to roll back
+	if err := t.Lock(ctx); err != nil {
+		return Report{}, err
+	}
+	at, derived, err := t.Reached(ctx)
+	if err != nil || derived == at.Seq {
+		return Report{Position: at, Derived: derived}, err
+	}
+	w, err := x.beginWriter(ctx, t, Batch{Incarnation: at.Incarnation})
+	if err != nil {
+		return Report{}, err
+	}
+	if err := w.deriveTo(min(at.Seq, derived+most)); err != nil {
+		return Report{}, err
+	}
+	if err := t.Commit(); err != nil {
+		return Report{}, err
+	}
+	w.publishChanges()
+	return w.report, nil
+}
+
+// deriveTo derives what follows from the recorded events up to a position, or up to
+// an earlier one if they are large.
+func (w *writer) deriveTo(to uint64) error {
+	list, to, err := w.tx.Within(w.ctx, w.derived+1, to, deriveBytes)
+	if err != nil {
+		return err
+	}
+	for i := range list {
+		if list[i].Mark != "" {
+			continue
+		}
+		if err := w.deriveAgain(&list[i]); err != nil {
+			return fmt.Errorf("position %d: %w", list[i].Pos, err)
+		}
+	}
+	w.derived = to
+	return w.finishBatch()
+}
+
+// deriveAgain derives what follows from a recorded event.
+func (w *writer) deriveAgain(kept *archive.Event) error {
+	s := archive.Event{Pos: kept.Pos, Time: kept.Time, Data: kept.Data}
+	e := s.Entry()
+	if e.Err != nil {
+		return e.Err
+	}
+	run, err := w.loadRun(kept.Run, e.Pos)
+	if err != nil || run.gone {
+		return err
+	}
+	writer, err := w.loadNode(run, e.Event.NodeID)
+	if err != nil {
+		return err
+	}
+	about, err := w.loadNode(run, e.Event.Node())
+	if err != nil {
+		return err
+	}
+	return w.deriveEvent(run, writer, about, &e)
+}
+
+// deriveBytes bounds the events that are read for that.
+const deriveBytes = 16 << 20

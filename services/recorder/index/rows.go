@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 
 	"code.wake.dev/wake/internal/completeness"
 	"code.wake.dev/wake/internal/timeline"
@@ -216,4 +217,20 @@ func (w *writer) noteSessions(r *runRow, n *nodeRow, pos uint64, e *wire.Event) 
 		}
 	}
 	return nil
+}
+
+// ancestorsOf returns the runs of which the event makes its own, which is in a state then, a fork at any distance, or a child. A name
+// that is too long for a run isn't one.
+func ancestorsOf(e *wire.Event, state *wire.State) (runs []string) {
+	switch p := e.Payload.(type) {
+	case *wire.FlowStart:
+		runs = append(runs, p.ParentRun)
+	case *wire.RunForked:
+		runs = append(runs, p.ParentRun)
+		for _, a := range state.Lineage {
+			runs = append(runs, a.RunID)
+		}
+	}
+	slices.Sort(runs)
+	return slices.DeleteFunc(slices.Compact(runs), func(run string) bool { return run == "" || len(run) > table.MaxKey })
 }

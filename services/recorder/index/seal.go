@@ -41,33 +41,6 @@ func (w *writer) writeEvents(r *runRow) error {
 	return nil
 }
 
-// spare are slices that were a run's events of a batch: the next batch takes them.
-type spare [][]archive.Event
-
-// Bounds of what is kept for the next batch.
-const (
-	maxSpare     = 64   // slices
-	maxSpareSize = 4096 // events of one
-)
-
-func (s *spare) putSlice(r *runRow) {
-	if c := cap(r.fresh); c > 0 && c <= maxSpareSize && len(*s) < maxSpare {
-		clear(r.fresh)
-		*s = append(*s, r.fresh[:0])
-	}
-	r.fresh = nil
-}
-
-func (s *spare) takeSlice() []archive.Event {
-	last := len(*s) - 1
-	if last < 0 {
-		return nil
-	}
-	list := (*s)[last]
-	*s = (*s)[:last]
-	return list
-}
-
 // sealTail writes the tail of a run and the batch's events as segments.
 func (w *writer) sealTail(r *runRow) error {
 	prev, err := w.sealedLink(r)
@@ -130,20 +103,12 @@ func (w *writer) readTail(r *runRow) (list []archive.Event, err error) {
 	if r.TailEvents == 0 {
 		return nil, nil
 	}
-	rows, err := w.stmtInTx(sealedTail).QueryContext(w.ctx, r.ID)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close() //nolint:errcheck // what is wrong with the rows, Err tells
-	for rows.Next() {
-		var t table.Tail
-		if err := rows.Scan(table.Fields(&t)...); err != nil {
+	var t table.Tail
+	for err := range w.tx.Each(w.ctx, w.tx.Whole("tail")+` WHERE run = ?1 ORDER BY pos`, []any{r.ID}, table.Fields(&t)...) {
+		if err != nil {
 			return nil, err
 		}
 		list = append(list, archive.OfTail(&t))
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
 	}
 	if int64(len(list)) != r.TailEvents {
 		return nil, fmt.Errorf("run %q: the tail has %d events instead of %d: the file is damaged", r.RunID, len(list), r.TailEvents)

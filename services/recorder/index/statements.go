@@ -4,7 +4,10 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
+	"regexp"
 	"slices"
+	"strings"
 
 	"code.wake.dev/wake/services/recorder/internal/database"
 	"code.wake.dev/wake/services/recorder/internal/table"
@@ -17,7 +20,6 @@ const (
 	addTail statement = iota
 	addSegment
 	lastSegment
-	sealedTail
 	dropTail
 	moveOn
 	findRun
@@ -62,7 +64,6 @@ func statementTexts(tables table.Tables) [statementCount]string {
 		addTail:     insert("tail"),
 		addSegment:  insert("segments"),
 		lastSegment: `SELECT hash FROM segments WHERE run = ?1 AND n = ?2`,
-		sealedTail:  find("tail") + ` WHERE run = ?1 ORDER BY pos`,
 		dropTail:    `DELETE FROM tail WHERE run = ?1`,
 		moveOn:      `UPDATE streams SET position = ?1, derived = ?2, bad = bad + ?3, lost = lost + ?4 WHERE id = ?5`,
 		findRun:     "SELECT " + tables.Named("runs").List() + `, EXISTS (SELECT 1 FROM retired WHERE retired.run = runs.run) FROM runs WHERE run = ?1`,
@@ -112,18 +113,16 @@ type statements struct {
 
 func prepareStatements(ctx context.Context, d *database.Dialect, db *sql.DB) (*statements, error) {
 	all, texts := new(statements), statementTexts(table.All())
+	bulky := bulkStatements()
 	for s := range statementCount {
 		if (s == openLine || s == closeLines) && !d.Lags {
 			continue // there is no such table
 		}
 		var err error
-		if all.one[s], err = db.PrepareContext(ctx, d.Bind(texts[s])); err != nil {
-			return nil, errors.Join(err, all.close())
+		if all.one[s], err = db.PrepareContext(ctx, d.Bind(texts[s])); err == nil && slices.Contains(bulky, s) {
+			all.many[s], err = db.PrepareContext(ctx, d.Bind(manyRows(texts[s], d.Inserts)))
 		}
-	}
-	for _, s := range bulkStatements() {
-		var err error
-		if all.many[s], err = db.PrepareContext(ctx, d.Bind(manyRows(texts[s], d.Inserts))); err != nil {
+		if err != nil {
 			return nil, errors.Join(err, all.close())
 		}
 	}
@@ -138,4 +137,30 @@ func (s *statements) close() error {
 		}
 	}
 	return err
+}
+
+// bulkRows is how many rows one statement inserts where there are as many:
+// calling the database costs as much as inserting a few rows.
+const bulkRows = 32
+
+// bulkStatements are the statements that insert many rows together.
+func bulkStatements() []statement { return []statement{addLine, addCall, addMessage, addCheckpoint} }
+
+// manyRows returns the statement that inserts bulkRows rows, made of one that inserts
+// a row with the values ?1, ?2, … in this order. insert is how it begins.
+func manyRows(one, insert string) string {
+	head, row, _ := strings.Cut(one, "VALUES ")
+	end := strings.LastIndexByte(row, ')') + 1
+	row, rest := row[:end], row[end:]
+	columns := strings.Count(row, "?")
+	number := regexp.MustCompile(`\?\d+`)
+	rows := make([]string, bulkRows)
+	for i := range rows {
+		n := i * columns
+		rows[i] = number.ReplaceAllStringFunc(row, func(string) string {
+			n++
+			return fmt.Sprintf("?%d", n)
+		})
+	}
+	return strings.Replace(head, "INSERT", insert, 1) + "VALUES " + strings.Join(rows, ", ") + rest
 }

@@ -14,19 +14,15 @@ import (
 
 // Approvals answers a [wire.ApprovalsRequest], in at most limit bytes.
 func (a *Answers) Approvals(ctx context.Context, q wire.ApprovalsRequest, now time.Time, limit int) (wire.ApprovalsResponse, error) {
-	r := wire.ApprovalsResponse{Approvals: []wire.Approval{}}
-	t, err := a.View(ctx)
+	all, err := answer(ctx, a, "approvals", func(t *archive.Tx) ([]wire.Approval, error) {
+		if q.Run == "" {
+			return a.allPending(ctx, t, now.UnixMilli())
+		}
+		return a.pendingOf(ctx, t, q.Run)
+	})
+	r := wire.ApprovalsResponse{Approvals: append([]wire.Approval{}, all...)}
 	if err != nil {
-		return r, fmt.Errorf("recorder: approvals: %w", err)
-	}
-	defer t.Rollback() //nolint:errcheck // nothing was written
-	if q.Run == "" {
-		r.Approvals, err = a.allPending(ctx, t, now.UnixMilli())
-	} else {
-		r.Approvals, err = a.pendingOf(ctx, t, q.Run)
-	}
-	if err != nil {
-		return r, request.Wrap("approvals", err)
+		return r, err
 	}
 	slices.SortFunc(r.Approvals, ask.Older)
 	room := limit - 1<<10
@@ -64,8 +60,7 @@ func (a *Answers) pendingApprovals(ctx context.Context, t *archive.Tx, id string
 }
 
 // allPending lists what waits in all runs that go on.
-func (a *Answers) allPending(ctx context.Context, t *archive.Tx, now int64) ([]wire.Approval, error) {
-	all := []wire.Approval{}
+func (a *Answers) allPending(ctx context.Context, t *archive.Tx, now int64) (all []wire.Approval, err error) {
 	where, args, err := runsFilter(wire.RunsRequest{}, time.UnixMilli(now))
 	if err != nil {
 		return all, err
@@ -82,13 +77,12 @@ func (a *Answers) allPending(ctx context.Context, t *archive.Tx, now int64) ([]w
 }
 
 // pendingOf lists what waits in a run, and in those that it has started and waits for.
-func (a *Answers) pendingOf(ctx context.Context, t *archive.Tx, ref string) ([]wire.Approval, error) {
+func (a *Answers) pendingOf(ctx context.Context, t *archive.Tx, ref string) (all []wire.Approval, err error) {
 	found, err := request.Resolve(ctx, t, ref, "", "")
 	if err != nil {
 		return nil, err
 	}
 	ids, err := withAwaited(ctx, t, found.Run)
-	all := []wire.Approval{}
 	for _, id := range ids {
 		open, err := a.pendingApprovals(ctx, t, id)
 		if err != nil {
@@ -103,12 +97,10 @@ func (a *Answers) pendingOf(ctx context.Context, t *archive.Tx, ref string) ([]w
 // started and wait for, at any depth.
 func withAwaited(ctx context.Context, t *archive.Tx, run string) ([]string, error) {
 	children := map[string][]string{}
-	for rows, err := range t.Rows(ctx, `SELECT run, parent FROM runs WHERE status IN ('running', 'paused') AND run NOT IN (SELECT run FROM deleted) AND `+awaited) {
+	text := `SELECT run, parent FROM runs WHERE status IN ('running', 'paused') AND run NOT IN (SELECT run FROM deleted) AND ` + awaited
+	var child, parent string
+	for err := range t.Each(ctx, text, nil, &child, &parent) {
 		if err != nil {
-			return nil, err
-		}
-		var child, parent string
-		if err := rows.Scan(&child, &parent); err != nil {
 			return nil, err
 		}
 		children[parent] = append(children[parent], child)

@@ -12,6 +12,9 @@ import (
 	"code.wake.dev/wake/services/recorder/internal/request"
 )
 
+// maxCourses bounds the courses that are held.
+const maxCourses = 256
+
 // maxCourseSize bounds what all courses that are held have, in lines, which have 24 bytes each; the course that was asked for last is
 // held, whatever it has.
 const maxCourseSize = 2_000_000
@@ -111,7 +114,7 @@ func (c *courses) unlock(k *course) {
 				oldest = run
 			}
 		}
-		if all <= maxCourseSize && len(c.byRun) <= maxViews || len(c.byRun) == 1 {
+		if all <= maxCourseSize && len(c.byRun) <= maxCourses || len(c.byRun) == 1 {
 			return
 		}
 		delete(c.byRun, oldest)
@@ -175,15 +178,15 @@ func (k *course) readLines(ctx context.Context, t *archive.Tx, of request.Target
 	text := `SELECT pos, node, parent, ts, CASE WHEN type <> 'system' THEN type WHEN text LIKE ?6 THEN 'retry' WHEN text LIKE ?7 OR text LIKE ?8 OR text LIKE ?9 THEN 'compaction'
 		WHEN text LIKE ?10 OR text LIKE ?11 THEN 'resumed' ELSE type END, CASE WHEN type = 'system' AND (text LIKE ?3 OR text LIKE ?4 OR text LIKE ?5 AND text NOT LIKE '%(info)') THEN substr(text, 1, 200) ELSE '' END
 		FROM lines WHERE run = ?1 AND hidden = 0 AND pos > ?2 ORDER BY pos`
+	args := []any{
+		of.ID, after, timeline.AsksPermission + "%", timeline.AsksQuestion + "%", timeline.AsksMessage + "%", timeline.TriesAgain + "%",
+		timeline.CompactsItself + "%", timeline.Compacts + "%", timeline.FailsToCompact + "%", timeline.ResumesRun + "%", timeline.ResumesAgent + "%",
+	}
+	var l courseLine
+	var node int64
 	var parent, kind, asks sql.RawBytes
-	for rows, err := range t.Rows(ctx, text, of.ID, after, timeline.AsksPermission+"%", timeline.AsksQuestion+"%", timeline.AsksMessage+"%",
-		timeline.TriesAgain+"%", timeline.CompactsItself+"%", timeline.Compacts+"%", timeline.FailsToCompact+"%", timeline.ResumesRun+"%", timeline.ResumesAgent+"%") {
+	for err := range t.Each(ctx, text, args, &l.pos, &node, &parent, &l.ts, &kind, &asks) {
 		if err != nil {
-			return err
-		}
-		var l courseLine
-		var node int64
-		if err := rows.Scan(&l.pos, &node, &parent, &l.ts, &kind, &asks); err != nil {
 			return err
 		}
 		l.lane, l.kind = k.laneOf(node, parent, l.ts), k.kinds.numberOf(kind)
@@ -209,16 +212,14 @@ func (k *course) readCalls(ctx context.Context, t *archive.Tx, of request.Target
 	}
 	text := `SELECT c.pos, c.ts, coalesce(c.duration_ms, 0), c.outcome, c.tool FROM lines l CROSS JOIN tool_calls c
 		WHERE l.run = ?1 AND l.hidden = 0 AND l.type = 'tool' AND l.pos > ?2 AND c.pos = l.pos ORDER BY l.pos`
+	var pos uint64
+	var end, took int64
 	var outcome, tool sql.RawBytes
-	for rows, err := range t.Rows(ctx, text, of.ID, after) {
+	for err := range t.Each(ctx, text, []any{of.ID, after}, &pos, &end, &took, &outcome, &tool) {
 		if err != nil {
 			return err
 		}
-		var c courseCall
-		var took int64
-		if err := rows.Scan(&c.pos, &c.end, &took, &outcome, &tool); err != nil {
-			return err
-		}
+		c := courseCall{pos: pos, end: end}
 		at, found := slices.BinarySearchFunc(k.lines, c.pos, func(l courseLine, pos uint64) int { return cmp.Compare(l.pos, pos) })
 		if !found {
 			continue // its line is behind those that were read

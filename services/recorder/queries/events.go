@@ -17,23 +17,18 @@ const maxEvents = 1000
 // Events answers a [wire.EventsRequest] in at most limit bytes. As JSON the
 // events are taken apart; otherwise they are the stored bytes.
 func (a *Answers) Events(ctx context.Context, q wire.EventsRequest, asJSON bool, limit int) (wire.EventsResponse, error) {
-	t, err := a.View(ctx)
-	if err != nil {
-		return wire.EventsResponse{}, fmt.Errorf("recorder: events: %w", err)
-	}
-	defer t.Rollback() //nolint:errcheck // nothing was written
-	cursors, err := request.CursorsOf(ctx, t)
-	if err != nil {
-		return wire.EventsResponse{}, request.Wrap("events", err)
-	}
-	l, err := newEventList(q, cursors, asJSON, limit)
-	if err == nil {
+	return answer(ctx, a, "events", func(t *archive.Tx) (r wire.EventsResponse, err error) {
+		cursors, err := request.CursorsOf(ctx, t)
+		if err != nil {
+			return r, err
+		}
+		l, err := newEventList(q, cursors, asJSON, limit)
+		if err != nil {
+			return r, err
+		}
 		err = l.readPage(ctx, t)
-	}
-	if err != nil {
-		return wire.EventsResponse{}, request.Wrap("events", err)
-	}
-	return l.page, nil
+		return l.page, err
+	})
 }
 
 // eventList is an answer that is being put together.

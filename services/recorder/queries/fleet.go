@@ -3,11 +3,9 @@ package queries
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"code.wake.dev/wake/internal/ask"
@@ -28,16 +26,7 @@ const (
 
 // Fleet answers a [wire.FleetRequest] as of now, in at most limit bytes.
 func (a *Answers) Fleet(ctx context.Context, q wire.FleetRequest, now time.Time, limit int) (wire.FleetResponse, error) {
-	t, err := a.View(ctx)
-	if err != nil {
-		return wire.FleetResponse{}, fmt.Errorf("recorder: fleet: %w", err)
-	}
-	defer t.Rollback() //nolint:errcheck // nothing was written
-	r, err := a.listFleet(ctx, t, q, now, limit)
-	if err != nil {
-		return r, request.Wrap("fleet", err)
-	}
-	return r, nil
+	return answer(ctx, a, "fleet", func(t *archive.Tx) (wire.FleetResponse, error) { return a.listFleet(ctx, t, q, now, limit) })
 }
 
 func (a *Answers) listFleet(ctx context.Context, t *archive.Tx, q wire.FleetRequest, now time.Time, limit int) (wire.FleetResponse, error) {
@@ -125,15 +114,6 @@ func fleetOrders() map[string]func(a, b *wire.TopRun) int {
 	}
 }
 
-// fleetFigure is a run in a list of the fleet, as of a position and a time.
-type fleetFigure struct {
-	first uint64 // position of the run's first event
-	pos   uint64
-	at    int64 // Unix ms
-	run   wire.TopRun
-	waits []wire.Approval
-}
-
 func (f *fleetFigure) matchesText(text string) bool {
 	r := &f.run
 	return text == "" || slices.ContainsFunc([]string{r.RunID, r.AgentID, r.FlowName, r.LastActivity, r.Error, r.WaitingFor}, func(s string) bool {
@@ -160,40 +140,6 @@ func (f fleetFigure) asOf(now int64) *fleetFigure {
 		f.run.WaitedMs += max(0, now-f.at)
 	}
 	return &f
-}
-
-// figures are the figures of the runs that go on, or of the ended runs. Only what has changed is looked at again. The zero
-// value is ready.
-type figures struct {
-	mu    sync.Mutex
-	byRun map[string]fleetFigure
-}
-
-// find returns the figure of a run if nothing is recorded of it behind pos that isn't in it.
-func (c *figures) find(run string, pos uint64) (fleetFigure, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	f, ok := c.byRun[run]
-	return f, ok && f.pos >= pos
-}
-
-func (c *figures) keep(f fleetFigure) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.byRun == nil || len(c.byRun) >= 2*maxEnded {
-		c.byRun = map[string]fleetFigure{}
-	}
-	c.byRun[f.run.RunID] = f
-}
-
-// drop drops a run, or all.
-func (c *figures) drop(run string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if run == "" {
-		clear(c.byRun)
-	}
-	delete(c.byRun, run)
 }
 
 // fleetFigures lists all runs of a flow and a label, the newest first, without ended runs that another
@@ -235,12 +181,9 @@ type place struct {
 // read only the rows of runs that they don't know yet.
 func listPlaces(ctx context.Context, t *archive.Tx, where string, args database.Params, most int) (open, ended []place, err error) {
 	text := `SELECT id, run, first_pos, last_pos, status IN (` + openStatuses + `) FROM runs WHERE ` + where + ` ORDER BY first_pos DESC LIMIT ` + args.Add(most)
-	for rows, err := range t.Rows(ctx, text, args...) {
-		var p place
-		var goesOn bool
-		if err == nil {
-			err = rows.Scan(&p.ID, &p.Run, &p.first, &p.last, &goesOn)
-		}
+	var p place
+	var goesOn bool
+	for err := range t.Each(ctx, text, args, &p.ID, &p.Run, &p.first, &p.last, &goesOn) {
 		switch {
 		case err != nil:
 			return nil, nil, err
@@ -275,7 +218,7 @@ func (a *Answers) endedFigures(ctx context.Context, t *archive.Tx, runs []place,
 	all := make([]*fleetFigure, 0, len(runs))
 	var unread []place
 	for _, p := range runs {
-		if f, ok := a.ended.find(p.Run, p.last); ok {
+		if f, pos := a.ended.find(p.Run); pos >= p.last {
 			all = append(all, f.asOf(now))
 		} else {
 			unread = append(unread, p)
@@ -289,19 +232,16 @@ func (a *Answers) endedFigures(ctx context.Context, t *archive.Tx, runs []place,
 		}
 		text := `SELECT ` + t.D.Tables.Named("runs").List() + `, coalesce((SELECT value FROM labels WHERE labels.run = runs.id AND key = 'name'), ''), (SELECT derived FROM streams)
 			FROM runs WHERE id IN (` + args.List(ids...) + `)`
-		for rows, err := range t.Rows(ctx, text, args...) {
-			var row table.Run
-			var label string
-			var derived uint64
-			if err == nil {
-				err = rows.Scan(append(table.Fields(&row), &label, &derived)...)
-			}
+		var row table.Run
+		var label string
+		var derived uint64
+		for err := range t.Each(ctx, text, args, append(table.Fields(&row), &label, &derived)...) {
 			if err != nil {
 				return nil, err
 			}
 			f := endedFigure(&row, label, now)
 			f.pos = min(f.pos, derived) // what is behind it isn't in the row yet
-			a.ended.keep(*f)
+			a.ended.keep(row.RunID, f.pos, *f, 2*maxEnded)
 			all = append(all, f)
 		}
 	}
@@ -313,7 +253,7 @@ const rowsAtOnce = 200
 
 // figureAsOf returns the figure of a run that goes on.
 func (a *Answers) figureAsOf(ctx context.Context, t *archive.Tx, of place, now int64, load stateLoader) (*fleetFigure, error) {
-	if f, ok := a.figures.find(of.Run, of.last); ok {
+	if f, pos := a.figures.find(of.Run); pos >= of.last {
 		return f.asOf(now), nil
 	}
 	f := fleetFigure{at: now, first: of.first}
@@ -329,7 +269,7 @@ func (a *Answers) figureAsOf(ctx context.Context, t *archive.Tx, of place, now i
 		f.pos, f.run, f.waits = stored.position.Seq, topRun(stored.statusOf("", now)), ask.Pending(stored.state)
 	}
 	if err == nil {
-		a.figures.keep(f)
+		a.figures.keep(of.Run, f.pos, f, 2*maxEnded)
 	}
 	return &f, err
 }
@@ -347,4 +287,139 @@ func endedFigure(row *table.Run, label string, now int64) *fleetFigure {
 	}
 	fillTimes(&r.AgentStatus, row.ActivityAt, now)
 	return &fleetFigure{first: row.FirstPos, pos: row.LastPos, at: now, run: r}
+}
+
+// Limits of the fleet.
+const (
+	defaultTop = 50
+	maxTop     = 200
+	maxFleet   = 2000 // runs that are looked at
+	maxLive    = 20   // agents of a run that are listed
+)
+
+// Top answers a [wire.TopRequest] as of now, in at most limit bytes.
+func (a *Answers) Top(ctx context.Context, q wire.TopRequest, now time.Time, limit int) (wire.TopResponse, error) {
+	r, err := answer(ctx, a, "top", func(t *archive.Tx) (wire.TopResponse, error) { return a.listTop(ctx, t, q, now) })
+	if err != nil {
+		return r, err
+	}
+	room := limit - 1<<10
+	for i, x := range r.Runs {
+		if room -= (agentSize + 6*700) * (1 + len(x.Live)); room < 0 && i > 0 {
+			r.Omitted += len(r.Runs) - i
+			r.Runs = r.Runs[:i]
+			break
+		}
+	}
+	return r, nil
+}
+
+func (a *Answers) listTop(ctx context.Context, t *archive.Tx, q wire.TopRequest, now time.Time) (wire.TopResponse, error) {
+	r := wire.TopResponse{At: now.UnixMilli(), States: map[string]int{}, Runs: []wire.TopRun{}}
+	if q.Limit < 0 || q.Limit > maxTop {
+		return r, request.Bad("limit must be between 1 and %d", maxTop)
+	}
+	runs, err := topPlaces(ctx, t, q, r.At)
+	if err != nil {
+		return r, err
+	}
+	figures, err := a.openFigures(ctx, t, runs, r.At)
+	if err != nil {
+		return r, err
+	}
+	for _, f := range figures {
+		r.States[f.run.State]++
+		r.Runs = append(r.Runs, f.run)
+	}
+	slices.SortStableFunc(r.Runs, func(a, b wire.TopRun) int { return byUrgency(&a, &b) })
+	if n := cmp.Or(q.Limit, defaultTop); len(r.Runs) > n {
+		r.Omitted, r.Runs = len(r.Runs)-n, r.Runs[:n]
+	}
+	return r, nil
+}
+
+// topPlaces lists the runs that go on, and those that ended lately, newest first, without ended runs
+// that another run has waited for: the other run tells what has come of them.
+func topPlaces(ctx context.Context, t *archive.Tx, q wire.TopRequest, now int64) ([]place, error) {
+	where, args, err := runsFilter(wire.RunsRequest{Label: q.Label, Flow: q.Flow}, time.UnixMilli(now))
+	if err != nil {
+		return nil, err
+	}
+	where += " AND (status IN (" + openStatuses + ")"
+	if q.Since > 0 {
+		where += " OR ended_at >= " + args.Add(now-int64(q.Since)) + " AND NOT " + awaited
+	}
+	open, ended, err := listPlaces(ctx, t, where+")", args, maxFleet)
+	all := append(open, ended...)
+	slices.SortFunc(all, func(a, b place) int { return cmp.Compare(b.first, a.first) })
+	return all, err
+}
+
+// awaited is what an agent or a node of another run has started and waits for: the
+// runner names such runs so.
+const awaited = `(parent <> '' AND (run LIKE 'child-%' OR substr(run, 1, length(parent) + 1) = parent || '.'))`
+
+func topRun(st wire.StatusResponse) wire.TopRun {
+	x := wire.TopRun{AgentStatus: st.AgentStatus, RunID: st.RunID, FlowName: st.FlowName, Status: st.Status, Result: st.Result, Live: []wire.AgentStatus{}}
+	for _, a := range st.Agents {
+		if (a.State == stateActive || a.State == stateWaiting) && len(x.Live) < maxLive {
+			x.Live = append(x.Live, a)
+		}
+	}
+	slices.SortStableFunc(x.Live, func(a, b wire.AgentStatus) int { return cmp.Compare(urgencyOf(a.State), urgencyOf(b.State)) })
+	return x
+}
+
+// byUrgency puts waiting runs first, the longest waiting before others; then runs by
+// urgency, and of equally urgent ones the latest active first.
+func byUrgency(a, b *wire.TopRun) int {
+	if c := cmp.Compare(urgencyOf(a.State), urgencyOf(b.State)); c != 0 {
+		return c
+	}
+	if a.State == stateWaiting {
+		return cmp.Compare(a.WaitsSince, b.WaitsSince)
+	}
+	return cmp.Compare(a.LastActivityAgeMs, b.LastActivityAgeMs)
+}
+
+func urgencyOf(state string) int {
+	return slices.Index([]string{stateWaiting, stateFailed, statePaused, stateActive, stateIdle, stateAborted, stateComplete, stateSkipped}, state)
+}
+
+// fillAlerts fills in how many alerts runs and their agents have raised, as far as they are recorded.
+func fillAlerts(ctx context.Context, t *archive.Tx, runs []wire.TopRun) error {
+	if len(runs) == 0 {
+		return nil
+	}
+	var args database.Params
+	ids := make([]any, len(runs))
+	for i := range runs {
+		ids[i] = runs[i].RunID
+	}
+	type place struct{ run, node string }
+	counts := map[place]int{}
+	text := `SELECT run, node, count(*) FROM alerts WHERE run IN (` + args.List(ids...) + `) GROUP BY run, node`
+	var at place
+	var n int
+	for err := range t.Each(ctx, text, args, &at.run, &at.node, &n) {
+		if err != nil {
+			return err
+		}
+		counts[at] = n
+		counts[place{run: at.run}] += n
+	}
+	for i := range runs {
+		r := &runs[i]
+		if r.Alerts = counts[place{run: r.RunID}]; r.Alerts == 0 {
+			continue
+		}
+		for k := range r.Live {
+			r.Live[k].Alerts = counts[place{r.RunID, r.Live[k].AgentID}]
+		}
+		if err := t.Row(ctx, `SELECT text FROM alerts WHERE run = ?1 ORDER BY pos DESC LIMIT 1`, r.RunID).Scan(&r.LastAlert); err != nil {
+			return err
+		}
+		r.LastAlert = timeline.Line(r.LastAlert, 300)
+	}
+	return nil
 }

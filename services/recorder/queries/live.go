@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"errors"
 	"slices"
-	"strings"
 	"sync"
 
 	"code.wake.dev/wake/internal/timeline"
@@ -163,38 +162,28 @@ func (v *live) dropOldest(except string) {
 
 // readLive reads a run; nil if there is none of the id that goes on.
 func (a *Answers) readLive(ctx context.Context, id string) (*liveRun, error) {
-	t, err := a.View(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer t.Rollback() //nolint:errcheck // nothing was written
-	found := request.Target{Run: id}
-	err = t.Row(ctx, `SELECT id FROM runs WHERE run = ?1`, id).Scan(&found.ID)
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil, nil //nolint:nilnil // the store answers
-	}
-	if err != nil {
-		return nil, err
-	}
-	r := &liveRun{}
-	if r.figure, err = figureOf(ctx, t, found, stateOf); err != nil || states.Ended(r.state) {
-		return nil, err
-	}
-	if err := t.Row(ctx, `SELECT lines FROM runs WHERE id = ?1`, found.ID).Scan(&r.total); err != nil {
-		return nil, err
-	}
-	return r, r.readLines(ctx, t, found.ID, a.live.lines)
+	return archive.Ask(ctx, a.Archive, func(t *archive.Tx) (*liveRun, error) {
+		found, r := request.Target{Run: id}, &liveRun{}
+		err := t.Row(ctx, `SELECT id, lines FROM runs WHERE run = ?1`, id).Scan(&found.ID, &r.total)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil, nil //nolint:nilnil // the store answers
+		}
+		if err != nil {
+			return nil, err
+		}
+		if r.figure, err = figureOf(ctx, t, found, stateOf); err != nil || states.Ended(r.state) {
+			return nil, err
+		}
+		return r, r.readLines(ctx, t, found.ID, a.live.lines)
+	})
 }
 
 // readLines reads the last lines of the run.
 func (r *liveRun) readLines(ctx context.Context, t *archive.Tx, id int64, most int) error {
 	text := selectLines + ` WHERE pos IN (SELECT pos FROM lines WHERE run = ?1 AND hidden = 0 ORDER BY pos DESC LIMIT ?2) ORDER BY pos`
-	for rows, err := range t.Rows(ctx, text, id, most) {
+	var l line
+	for err := range t.Each(ctx, text, []any{id, most}, &l.pos, &l.node, &l.exec, &l.parent, &l.ts, &l.kind, &l.text) {
 		if err != nil {
-			return err
-		}
-		var l line
-		if err := rows.Scan(&l.pos, &l.node, &l.exec, &l.parent, &l.ts, &l.kind, &l.text); err != nil {
 			return err
 		}
 		r.lines = append(r.lines, l)
@@ -314,62 +303,46 @@ func (r *liveRun) applyLineChange(c *LineChange) {
 	r.size += len(held.text)
 }
 
-// statusIfKnown is how the run, or a node of it, is doing, and whether that is known
-// here.
-func (r *liveRun) statusIfKnown(node string, now int64) (wire.StatusResponse, bool) {
-	return r.statusOf(node, now), r.hasNode(node)
-}
-
-// answerFromLive answers a request for lines, if the run's lines that are held are enough
-// for it.
-func (l *logQuery) answerFromLive(r *liveRun, node string) (wire.LogResponse, bool) {
-	a := wire.LogResponse{BufferLines: r.total, Position: r.position.Seq, Lines: []wire.LogLine{}}
-	whole := int64(len(r.lines)) == r.total
-	var passed []*line
-	first := r.total - int64(len(r.lines)) // number of passed[0]
-	plain := node == "" && l.q.Type == "" && l.q.Since <= 0 && l.grep == nil
-	switch {
-	case l.q.Summary, !plain && !whole, r.calls && l.grep != nil && !l.grep.tools:
-		return a, false
-	case !plain:
-		first = 0
-	}
-	for i := range r.lines {
-		if x := &r.lines[i]; plain || l.passesFilters(x, node) {
-			passed = append(passed, x)
-		}
-	}
-	a.TotalLines, a.Offset = first+int64(len(passed)), l.offset
-	if l.tail {
-		a.Offset = max(0, a.TotalLines-l.limit)
-	}
-	if a.Offset < first {
-		return a, false
-	}
-	from := min(a.Offset-first, int64(len(passed)))
-	passed = passed[from:]
-	for _, x := range passed[:min(l.limit, int64(len(passed)))] {
-		a.Lines = append(a.Lines, l.shownLine(x.toLogLine()))
-	}
-	a.ReturnedLines = len(a.Lines)
-	if !l.q.Details {
-		a.Position = 0
-	}
-	return a, true
-}
-
-// passesFilters reports whether a line passes the filters.
-func (l *logQuery) passesFilters(x *line, node string) bool {
-	switch {
-	case node != "" && x.node != node && !strings.HasPrefix(x.node, node+"/"):
-		return false
-	case l.q.Type != "" && x.kind != l.q.Type, l.q.Since > 0 && x.ts < l.since:
-		return false
-	}
-	return l.grep == nil || l.grep.tools && x.kind == wire.LineTool || l.grep.matchesLine(string(x.text))
-}
-
 // hasNode reports whether the run has a node, or items of it.
 func (r *liveRun) hasNode(node string) bool {
-	return node == "" || slices.ContainsFunc(r.nodes, func(n *table.Node) bool { return n.Node == node || strings.HasPrefix(n.Node, node+"/") })
+	return node == "" || slices.ContainsFunc(r.nodes, func(n *table.Node) bool { return archive.IsOf(n.Node, node) })
+}
+
+// figure is what a status is made of.
+type figure struct {
+	run        string
+	position   wire.Position
+	activity   string
+	feeds      string
+	activityAt int64
+	state      *wire.State
+	nodes      []*table.Node // in the order of their ids
+}
+
+// figureOf reads a run from the store.
+func figureOf(ctx context.Context, tx *archive.Tx, t request.Target, load stateLoader) (figure, error) {
+	f := figure{run: t.Run}
+	row := tx.Row(ctx, `SELECT activity, activity_at, feeds, CASE WHEN last_pos < derived THEN last_pos ELSE derived END, incarnation FROM runs, streams WHERE runs.id = ?1`, t.ID)
+	err := row.Scan(&f.activity, &f.activityAt, &f.feeds, &f.position.Seq, &f.position.Incarnation)
+	if err != nil {
+		return f, err
+	}
+	if f.state, err = load(ctx, tx, t, f.position.Seq); err != nil {
+		return f, err
+	}
+	f.nodes, err = nodesOf(ctx, tx, t.ID)
+	return f, err
+}
+
+// nodesOf reads the nodes of a run.
+func nodesOf(ctx context.Context, q *archive.Tx, run int64) ([]*table.Node, error) {
+	var nodes []*table.Node
+	var n table.Node
+	for err := range q.Each(ctx, q.Whole("nodes")+` WHERE run = ?1 ORDER BY id`, []any{run}, table.Fields(&n)...) {
+		if err != nil {
+			return nil, err
+		}
+		nodes = append(nodes, new(n))
+	}
+	return nodes, nil
 }

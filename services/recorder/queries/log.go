@@ -3,11 +3,14 @@ package queries
 import (
 	"cmp"
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	"code.wake.dev/wake/internal/summary"
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder/archive"
@@ -30,23 +33,13 @@ func (a *Answers) Log(ctx context.Context, q wire.LogRequest, now time.Time, lim
 		return known, nil
 	})
 	if !answered && err == nil {
-		r, err = a.storedLog(ctx, l, now)
+		r, err = archive.Ask(ctx, a.Archive, func(t *archive.Tx) (wire.LogResponse, error) { return l.answerFromStore(ctx, t, now) })
 	}
 	if err != nil {
 		return wire.LogResponse{}, request.Wrap("log", err)
 	}
 	fitToLimit(&r, limit, l.tail)
 	return r, nil
-}
-
-// storedLog answers from the store.
-func (a *Answers) storedLog(ctx context.Context, l *logQuery, now time.Time) (wire.LogResponse, error) {
-	tx, err := a.View(ctx)
-	if err != nil {
-		return wire.LogResponse{}, err
-	}
-	defer tx.Rollback() //nolint:errcheck // nothing was written
-	return l.answerFromStore(ctx, tx, now)
 }
 
 // logQuery is a request that was found to be in order.
@@ -154,15 +147,12 @@ func (l *logQuery) readPage(ctx context.Context, tx *archive.Tx, r *wire.LogResp
 	args := slices.Clone(l.args)
 	text := selectLines + ` WHERE pos IN (SELECT pos FROM lines WHERE ` + l.where +
 		` ORDER BY pos ` + order + ` LIMIT ` + args.Add(l.limit) + ` OFFSET ` + args.Add(skip) + `) ORDER BY pos`
-	for rows, err := range tx.Rows(ctx, text, args...) {
+	var line wire.LogLine
+	for err := range tx.Each(ctx, text, args, lineFields(&line)...) {
 		if err != nil {
 			return err
 		}
-		line, err := l.scanLine(rows)
-		if err != nil {
-			return err
-		}
-		r.Lines = append(r.Lines, line)
+		r.Lines = append(r.Lines, l.shownLine(line))
 	}
 	return nil
 }
@@ -183,10 +173,7 @@ func (l *logQuery) searchLines(ctx context.Context, tx *archive.Tx, r *wire.LogR
 		from = "lines" + tx.D.Unindexed + " WHERE pos >= " + args.Add(l.first) + " AND pos <= " + args.Add(r.Position) + " AND " + l.where
 	}
 	var pos, line, call any // scanning into others takes as long as matching
-	for rows, err := range tx.Rows(ctx, `SELECT pos, `+text+` FROM `+from+` ORDER BY pos`, args...) {
-		if err == nil {
-			err = rows.Scan(&pos, &line, &call)
-		}
+	for err := range tx.Each(ctx, `SELECT pos, `+text+` FROM `+from+` ORDER BY pos`, args, &pos, &line, &call) {
 		if err != nil {
 			return err
 		}
@@ -221,10 +208,11 @@ func (l *logQuery) hasMany(ctx context.Context, tx *archive.Tx, n int64) (bool, 
 // fetchLines reads the lines at the given positions.
 func (l *logQuery) fetchLines(ctx context.Context, tx *archive.Tx, hits []uint64, r *wire.LogResponse) error {
 	for _, pos := range hits {
-		line, err := l.scanLine(tx.Row(ctx, selectLines+` WHERE pos = ?1`, pos))
-		if err != nil {
+		var line wire.LogLine
+		if err := tx.Row(ctx, selectLines+` WHERE pos = ?1`, pos).Scan(lineFields(&line)...); err != nil {
 			return err
 		}
+		line = l.shownLine(line)
 		if line.Type == wire.LineTool && l.q.Details && !l.grep.tools && !l.grep.matchesLine(line.Text) {
 			var call [2]string
 			if err := tx.Row(ctx, `SELECT input, output FROM lines WHERE pos = ?1`, pos).Scan(&call[0], &call[1]); err != nil {
@@ -239,12 +227,9 @@ func (l *logQuery) fetchLines(ctx context.Context, tx *archive.Tx, hits []uint64
 
 const selectLines = `SELECT pos, (SELECT node FROM nodes WHERE id = lines.node), exec, parent, ts, type, text FROM lines`
 
-func (l *logQuery) scanLine(row interface{ Scan(...any) error }) (wire.LogLine, error) {
-	var line wire.LogLine
-	if err := row.Scan(&line.Pos, &line.Node, &line.Exec, &line.Parent, &line.TS, &line.Type, &line.Text); err != nil {
-		return line, err
-	}
-	return l.shownLine(line), nil
+// lineFields are what selectLines is read into.
+func lineFields(l *wire.LogLine) []any {
+	return []any{&l.Pos, &l.Node, &l.Exec, &l.Parent, &l.TS, &l.Type, &l.Text}
 }
 
 // shownLine is a line as its reader sees it.
@@ -295,4 +280,111 @@ func shortenLine(l *wire.LogLine, limit int) {
 		cut := strings.ToValidUTF8(l.Text[:room], "")
 		l.Text = fmt.Sprintf("%s… (%d more bytes)", cut, len(l.Text)-len(cut))
 	}
+}
+
+// maxLastWords bounds the last words in characters.
+const maxLastWords = 1000
+
+// summarizeRun answers a request for a summary.
+func (l *logQuery) summarizeRun(ctx context.Context, t *archive.Tx, of request.Target, r *wire.LogResponse, now int64) error {
+	var b summary.Builder
+	last := r.Position
+	for e, err := range t.Events(ctx, of.ID, 1, last) {
+		if err != nil {
+			return err
+		}
+		if k := e.Kind(); e.Mark != "" || e.Time < l.since || k == wire.KindText || k == wire.KindDelta {
+			continue
+		}
+		event, err := wire.Decode(e.Data)
+		if err != nil {
+			return err
+		}
+		if !of.Has(event.Node()) {
+			continue
+		}
+		if event, err = archive.Inline(event, e.Data, func(sha string) ([]byte, error) { return t.Blob(ctx, sha) }); err != nil {
+			return err
+		}
+		b.Add(event)
+	}
+	s := b.Summary()
+	if err := l.lastWords(ctx, t, &s); err != nil {
+		return err
+	}
+	st, err := readStatus(ctx, t, wire.StatusRequest{Run: of.Run, Node: of.Node}, now, stateOf)
+	if err != nil {
+		return err
+	}
+	a := st.AgentStatus
+	if of.Node != "" && len(st.Agents) == 1 {
+		a = st.Agents[0]
+	}
+	s.CostBasis = a.CostBasis
+	s.State, s.CostUsd, s.TokensIn, s.TokensOut, s.ToolsUsed, s.ToolErrors = a.State, a.CostUsd, a.TokensIn, a.TokensOut, a.ToolsUsed, a.ToolErrors
+	s.Text = summary.Text(s)
+	r.Summary = &s
+	return nil
+}
+
+// lastWords finds what was last said, as the filters allow.
+func (l *logQuery) lastWords(ctx context.Context, t *archive.Tx, s *wire.LogSummary) error {
+	var text string
+	err := t.Row(ctx, `SELECT text FROM lines WHERE `+l.where+` AND type = 'text' ORDER BY pos DESC LIMIT 1`, l.args...).Scan(&text)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
+	words := []rune(timeline.Sanitize(text))
+	if len(words) > maxLastWords {
+		words = append([]rune("…"), words[len(words)-maxLastWords+1:]...)
+	}
+	s.LastWords = string(words)
+	return err
+}
+
+// answerFromLive answers a request for lines, if the run's lines that are held are enough
+// for it.
+func (l *logQuery) answerFromLive(r *liveRun, node string) (wire.LogResponse, bool) {
+	a := wire.LogResponse{BufferLines: r.total, Position: r.position.Seq, Lines: []wire.LogLine{}}
+	whole := int64(len(r.lines)) == r.total
+	var passed []*line
+	first := r.total - int64(len(r.lines)) // number of passed[0]
+	plain := node == "" && l.q.Type == "" && l.q.Since <= 0 && l.grep == nil
+	switch {
+	case l.q.Summary, !plain && !whole, r.calls && l.grep != nil && !l.grep.tools:
+		return a, false
+	case !plain:
+		first = 0
+	}
+	for i := range r.lines {
+		if x := &r.lines[i]; plain || l.passesFilters(x, node) {
+			passed = append(passed, x)
+		}
+	}
+	a.TotalLines, a.Offset = first+int64(len(passed)), l.offset
+	if l.tail {
+		a.Offset = max(0, a.TotalLines-l.limit)
+	}
+	if a.Offset < first {
+		return a, false
+	}
+	from := min(a.Offset-first, int64(len(passed)))
+	passed = passed[from:]
+	for _, x := range passed[:min(l.limit, int64(len(passed)))] {
+		a.Lines = append(a.Lines, l.shownLine(x.toLogLine()))
+	}
+	a.ReturnedLines = len(a.Lines)
+	if !l.q.Details {
+		a.Position = 0
+	}
+	return a, true
+}
+
+// passesFilters reports whether a line passes the filters.
+func (l *logQuery) passesFilters(x *line, node string) bool {
+	switch {
+	case !archive.IsOf(x.node, node), l.q.Type != "" && x.kind != l.q.Type, l.q.Since > 0 && x.ts < l.since:
+		return false
+	}
+	return l.grep == nil || l.grep.tools && x.kind == wire.LineTool || l.grep.matchesLine(string(x.text))
 }

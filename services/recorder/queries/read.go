@@ -2,8 +2,14 @@ package queries
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
 	"iter"
+	"time"
 
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder/archive"
 	"code.wake.dev/wake/services/recorder/internal/request"
 )
@@ -35,64 +41,73 @@ func (a *Answers) readAll(ctx context.Context, q Query, yield func(archive.Event
 	if q.Run == "" {
 		return a.readWindows(ctx, q, yield)
 	}
-	for from, id := q.From, int64(0); ; {
-		list, more, err := a.readChunk(ctx, &q, &id, from)
-		if err != nil {
-			return err
-		}
-		for i := range list {
-			e := &list[i]
-			if !yield(archive.Event{Run: q.Run, Pos: e.Pos, Time: e.Time, Mark: e.Mark, Note: e.Note, Data: e.Data}) {
+	of, err := a.FindRun(ctx, q.Run)
+	for from, more := q.From, true; more && err == nil; {
+		var list []archive.Event
+		list, err = archive.Ask(ctx, a.Archive, func(t *archive.Tx) (list []archive.Event, err error) {
+			list, more, err = t.Chunk(ctx, of.ID, from, q.To)
+			return list, err
+		})
+		for _, e := range list {
+			e.Run = of.Run
+			if !yield(e) {
 				return nil
 			}
 			from = e.Pos + 1
 		}
-		if !more {
-			return nil
-		}
 	}
+	return err
 }
 
-// readChunk reads some events in a transaction of its own.
-func (a *Answers) readChunk(ctx context.Context, q *Query, id *int64, from uint64) (list []archive.Event, more bool, err error) {
-	t, err := a.View(ctx)
-	if err != nil {
-		return nil, false, err
-	}
-	defer t.Rollback() //nolint:errcheck // nothing was written
-	if *id == 0 {
-		found, err := request.Resolve(ctx, t, q.Run, "", "")
-		if err != nil {
-			return nil, false, err
-		}
-		*id, q.Run = found.ID, found.Run
-	}
-	return t.Chunk(ctx, *id, from, q.To)
-}
-
-func (a *Answers) readWindows(ctx context.Context, q Query, yield func(archive.Event) bool) error {
-	for from := max(q.From, 1); from <= q.To; from += archive.Window {
-		list, more, err := a.readWindow(ctx, from, min(q.To, from+archive.Window-1))
-		if err != nil {
-			return err
-		}
+func (a *Answers) readWindows(ctx context.Context, q Query, yield func(archive.Event) bool) (err error) {
+	for from, more := max(q.From, 1), true; more && err == nil && from <= q.To; from += archive.Window {
+		var list []archive.Event
+		list, err = archive.Ask(ctx, a.Archive, func(t *archive.Tx) (list []archive.Event, err error) {
+			list, more, err = t.Window(ctx, from, min(q.To, from+archive.Window-1))
+			return list, err
+		})
 		for _, e := range list {
 			if !yield(e) {
 				return nil
 			}
 		}
-		if !more {
-			return nil
-		}
 	}
-	return nil
+	return err
 }
 
-func (a *Answers) readWindow(ctx context.Context, from, to uint64) (list []archive.Event, more bool, err error) {
-	t, err := a.View(ctx)
-	if err != nil {
-		return nil, false, err
+// Entries is [Answers.Read] with the events taken apart, as the log yields them.
+func (a *Answers) Entries(ctx context.Context, q Query) iter.Seq2[eventlog.Entry, error] {
+	return func(yield func(eventlog.Entry, error) bool) {
+		for kept, err := range a.Read(ctx, q) {
+			e := eventlog.Entry{Pos: kept.Pos, Time: time.UnixMilli(kept.Time), RunID: kept.Run, Data: kept.Data}
+			if err == nil {
+				if e.Event, e.Err = wire.Decode(kept.Data); e.Err == nil {
+					e.NodeID, e.Kind = e.Event.NodeID, e.Event.Type().Kind()
+				}
+			}
+			if !yield(e, err) || err != nil {
+				return
+			}
+		}
 	}
-	defer t.Rollback() //nolint:errcheck // nothing was written
-	return t.Window(ctx, from, to)
+}
+
+// Blob returns a large field by its SHA-256. It fails with
+// [eventlog.ErrBlobMissing] if it was missing when it was recorded.
+func (a *Answers) Blob(ctx context.Context, sha256 string) ([]byte, error) {
+	data, err := archive.Ask(ctx, a.Archive, func(t *archive.Tx) ([]byte, error) { return t.Blob(ctx, sha256) })
+	if errors.Is(err, fs.ErrNotExist) {
+		err = eventlog.ErrBlobMissing
+	}
+	if err != nil {
+		return nil, fmt.Errorf("recorder: blob %s: %w", sha256, err)
+	}
+	return data, nil
+}
+
+// Find returns the run that ref means: an id, a unique prefix of one, a label, a
+// session or @last. It fails with RUN_NOT_FOUND or AMBIGUOUS_ID.
+func (a *Answers) Find(ctx context.Context, ref string) (string, error) {
+	found, err := a.FindRun(ctx, ref)
+	return found.Run, request.Wrap("find", err)
 }

@@ -1,10 +1,9 @@
 package queries
 
 import (
+	"cmp"
 	"context"
-	"database/sql"
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -12,7 +11,6 @@ import (
 
 	"code.wake.dev/wake/internal/completeness"
 	"code.wake.dev/wake/internal/ledger"
-	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder/archive"
 	"code.wake.dev/wake/services/recorder/internal/database"
@@ -28,38 +26,24 @@ const (
 
 // Runs answers a [wire.RunsRequest] as of now.
 func (a *Answers) Runs(ctx context.Context, q wire.RunsRequest, now time.Time, limit int) (wire.RunsResponse, error) {
-	where, args, err := runsFilter(q, now)
-	if err != nil {
-		return wire.RunsResponse{}, err
-	}
-	tx, err := a.View(ctx)
-	if err != nil {
-		return wire.RunsResponse{}, fmt.Errorf("recorder: runs: %w", err)
-	}
-	defer tx.Rollback() //nolint:errcheck // nothing was written
-	cursors, err := request.CursorsOf(ctx, tx)
-	if err != nil {
-		return wire.RunsResponse{}, fmt.Errorf("recorder: runs: %w", err)
-	}
-	before, err := cursors.Position(q.Cursor)
-	if err != nil {
-		return wire.RunsResponse{}, err
-	}
-	if before > 0 {
-		where += " AND first_pos < " + args.Add(before)
-	}
-	r, err := listRuns(ctx, tx, cursors, where, args, pageSize(q.Limit), limit)
-	if err != nil {
-		return r, fmt.Errorf("recorder: runs: %w", err)
-	}
-	return r, nil
-}
-
-func pageSize(limit int) int {
-	if limit == 0 {
-		return defaultRuns
-	}
-	return limit
+	return answer(ctx, a, "runs", func(t *archive.Tx) (r wire.RunsResponse, err error) {
+		where, args, err := runsFilter(q, now)
+		if err != nil {
+			return r, err
+		}
+		cursors, err := request.CursorsOf(ctx, t)
+		if err != nil {
+			return r, err
+		}
+		before, err := cursors.Position(q.Cursor)
+		if err != nil {
+			return r, err
+		}
+		if before > 0 {
+			where += " AND first_pos < " + args.Add(before)
+		}
+		return listRuns(ctx, t, cursors, where, args, cmp.Or(q.Limit, defaultRuns), limit)
+	})
 }
 
 func runsFilter(q wire.RunsRequest, now time.Time) (where string, args database.Params, err error) {
@@ -141,25 +125,29 @@ const runSize = 700
 func listRuns(ctx context.Context, tx *archive.Tx, cursors request.Cursors, where string, args database.Params, n, limit int) (wire.RunsResponse, error) {
 	r := wire.RunsResponse{Runs: []wire.RunInfo{}}
 	args = slices.Clone(args)
-	page := tx.Rows(ctx, `SELECT `+tx.D.Tables.Named("runs").List()+`,
+	text := `SELECT ` + tx.D.Tables.Named("runs").List() + `,
 		coalesce((SELECT at FROM deleted WHERE deleted.run = runs.run), 0), coalesce((SELECT gone_at FROM deleted WHERE deleted.run = runs.run), 0),
-		(SELECT `+tx.D.Labels+` FROM labels WHERE labels.run = runs.id)
-		FROM runs WHERE `+where+` ORDER BY first_pos DESC LIMIT `+args.Add(n+1), args...)
+		(SELECT ` + tx.D.Labels + ` FROM labels WHERE labels.run = runs.id)
+		FROM runs WHERE ` + where + ` ORDER BY first_pos DESC LIMIT ` + args.Add(n+1)
 	size, cursor := 0, ""
-	for rows, err := range page {
+	var row table.Run
+	var deletedAt, goneAt int64
+	var labels string
+	for err := range tx.Each(ctx, text, args, append(table.Fields(&row), &deletedAt, &goneAt, &labels)...) {
 		if err != nil {
 			return r, err
 		}
-		info, first, labels, err := scanRun(rows)
+		info, err := runInfo(&row, labels)
 		if err != nil {
 			return r, err
 		}
-		size += runSize + 6*(len(info.RunID)+len(info.FlowName)+len(info.Reason)+len(info.Error)+len(info.LastActivity)+labels)
+		info.DeletedAt, info.GoneAt = deletedAt, goneAt
+		size += runSize + 6*(len(info.RunID)+len(info.FlowName)+len(info.Reason)+len(info.Error)+len(info.LastActivity)+len(labels))
 		if len(r.Runs) == n || size > limit && len(r.Runs) > 0 {
 			r.Cursor = cursor
 			break
 		}
-		r.Runs, cursor = append(r.Runs, info), cursors.Cursor(first)
+		r.Runs, cursor = append(r.Runs, info), cursors.Cursor(row.FirstPos)
 	}
 	return r, nil
 }
@@ -167,21 +155,13 @@ func listRuns(ctx context.Context, tx *archive.Tx, cursors request.Cursors, wher
 // copyRun gives what is shown of a run what its row has.
 var copyRun = sync.OnceValue(table.Copier[wire.RunInfo, table.Run])
 
-// scanRun reads a run, its place in the list and the size of its labels.
-func scanRun(rows *sql.Rows) (i wire.RunInfo, first uint64, size int, err error) {
-	var r table.Run
-	var labels string
-	if err := rows.Scan(append(table.Fields(&r), &i.DeletedAt, &i.GoneAt, &labels)...); err != nil {
-		return i, 0, 0, err
-	}
-	copyRun()(&i, &r)
+// runInfo is what is shown of a run and its labels.
+func runInfo(r *table.Run, labels string) (i wire.RunInfo, err error) {
+	copyRun()(&i, r)
 	i.Reason, i.Error = briefText(r.Reason), briefText(r.Error)
 	i.CostBasis = ledger.Basis(r.CostUsd, r.ComputedUsd, r.Unpriced)
 	if labels != "{}" {
 		err = json.Unmarshal([]byte(labels), &i.Labels)
 	}
-	return i, r.FirstPos, len(labels), err
+	return i, err
 }
-
-// briefText is a foreign text in a list; the log has the whole of it.
-func briefText(s string) string { return timeline.Line(s, 300) }

@@ -3,12 +3,12 @@ package queries
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"math"
 	"slices"
 	"strings"
 	"time"
 
+	"code.wake.dev/wake/internal/budget"
 	"code.wake.dev/wake/internal/ledger"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder/archive"
@@ -22,16 +22,7 @@ const maxStats = 200
 
 // Stats answers a [wire.StatsRequest] as of now.
 func (a *Answers) Stats(ctx context.Context, q wire.StatsRequest, now time.Time) (wire.StatsResponse, error) {
-	t, err := a.View(ctx)
-	if err != nil {
-		return wire.StatsResponse{}, fmt.Errorf("recorder: stats: %w", err)
-	}
-	defer t.Rollback() //nolint:errcheck // nothing was written
-	r, err := readStats(ctx, t, q, now)
-	if err != nil {
-		return r, request.Wrap("stats", err)
-	}
-	return r, nil
+	return answer(ctx, a, "stats", func(t *archive.Tx) (wire.StatsResponse, error) { return readStats(ctx, t, q, now) })
 }
 
 func readStats(ctx context.Context, t *archive.Tx, q wire.StatsRequest, now time.Time) (r wire.StatsResponse, err error) {
@@ -100,13 +91,11 @@ func (c statsQuery) filterText(column string, from int64) (where string, args da
 func (c statsQuery) countOutcomes(ctx context.Context, s *wire.RunStats) (flows map[int64]string, err error) {
 	s.ByStatus, flows = map[string]int64{}, map[int64]string{}
 	var took []int64
-	for rows, err := range c.t.Rows(ctx, `SELECT id, flow, status, result, started_at, ended_at, last_at FROM runs WHERE `+c.runs, c.args...) {
+	var id, started, ended, last int64
+	var flow, status, result string
+	text := `SELECT id, flow, status, result, started_at, ended_at, last_at FROM runs WHERE ` + c.runs
+	for err := range c.t.Each(ctx, text, c.args, &id, &flow, &status, &result, &started, &ended, &last) {
 		if err != nil {
-			return nil, err
-		}
-		var id, started, ended, last int64
-		var flow, status, result string
-		if err := rows.Scan(&id, &flow, &status, &result, &started, &ended, &last); err != nil {
 			return nil, err
 		}
 		flows[id] = flow
@@ -184,13 +173,10 @@ func (c statsQuery) sumSpend(ctx context.Context, flows map[int64]string, r *wir
 		FROM (SELECT * FROM spend WHERE ` + where + `) s JOIN nodes n ON n.id = s.node`
 	var days, models, byFlow, nodes usageSums
 	dates := map[int64]string{}
-	for rows, err := range c.t.Rows(ctx, text, args...) {
+	var u table.Spend
+	var node string
+	for err := range c.t.Each(ctx, text, args, &u.Run, &u.Day, &u.Model, &node, &u.Calls, &u.TokensIn, &u.TokensOut, &u.CostUsd, &u.ComputedUsd, &u.Unpriced) {
 		if err != nil {
-			return err
-		}
-		var u table.Spend
-		var node string
-		if err := rows.Scan(&u.Run, &u.Day, &u.Model, &node, &u.Calls, &u.TokensIn, &u.TokensOut, &u.CostUsd, &u.ComputedUsd, &u.Unpriced); err != nil {
 			return err
 		}
 		flow, wanted := flows[u.Run]
@@ -228,14 +214,11 @@ func (c statsQuery) toolStats(ctx context.Context, flows map[int64]string) ([]wi
 	where, args := c.filterText("ts", c.since)
 	byTool := map[string]*wire.ToolStats{}
 	took := map[string][]int64{}
+	var tool, outcome string
+	var run, ms int64
 	text := `SELECT run, tool, outcome, coalesce(duration_ms, -1) FROM tool_calls WHERE ` + where
-	for rows, err := range c.t.Rows(ctx, text, args...) {
+	for err := range c.t.Each(ctx, text, args, &run, &tool, &outcome, &ms) {
 		if err != nil {
-			return nil, err
-		}
-		var tool, outcome string
-		var run, ms int64
-		if err := rows.Scan(&run, &tool, &outcome, &ms); err != nil {
 			return nil, err
 		}
 		if _, wanted := flows[run]; !wanted {
@@ -281,4 +264,37 @@ func percentile(sorted []int64, p float64) int64 {
 	low := int(at)
 	high := min(low+1, len(sorted)-1)
 	return int64(math.Round(float64(sorted[low]) + (at-float64(low))*float64(sorted[high]-sorted[low])))
+}
+
+// Budgets returns budgets that runs share with what is spent of them now: as `wake stats` has it, of runs that are going to be
+// deleted, too. What was spent by runs that are gone isn't known any more.
+func (a *Answers) Budgets(ctx context.Context, all []wire.SharedBudget, now time.Time) (wire.BudgetsResponse, error) {
+	return answer(ctx, a, "budgets", func(t *archive.Tx) (wire.BudgetsResponse, error) {
+		for i := range all {
+			if err := sumBudget(ctx, t, &all[i], now); err != nil {
+				return wire.BudgetsResponse{}, err
+			}
+		}
+		return wire.BudgetsResponse{Budgets: all}, nil
+	})
+}
+
+func sumBudget(ctx context.Context, t *archive.Tx, b *wire.SharedBudget, now time.Time) error {
+	var args database.Params
+	terms := []string{"day >= 0"}
+	if b.Per == wire.BudgetPerDay {
+		b.Day = budget.Today(now)
+		terms = append(terms, "day = "+args.Add(now.UnixMilli()/table.Day))
+	}
+	if b.Label != "" {
+		key, value, _ := strings.Cut(b.Label, "=")
+		terms = append(terms, "run IN (SELECT run FROM labels WHERE key = "+args.Add(key)+" AND value = "+args.Add(value)+")")
+	}
+	text := `SELECT coalesce(sum(cost_usd), 0.0), CAST(coalesce(sum(tokens_in + tokens_out), 0) AS BIGINT) FROM spend WHERE ` + strings.Join(terms, " AND ")
+	var spent wire.Spent
+	if err := t.Row(ctx, text, args...).Scan(&spent.Usd, &spent.Tokens); err != nil {
+		return err
+	}
+	b.Spent = wire.Spent{Usd: min(max(0, spent.Usd), wire.MaxCostUsd), Tokens: max(0, spent.Tokens)}
+	return nil
 }

@@ -25,27 +25,19 @@ func (a *Answers) Status(ctx context.Context, q wire.StatusRequest, now time.Tim
 	var r wire.StatusResponse
 	id, node := request.Named(q.Run, q.AgentID, q.Node)
 	answered, err := a.fromLive(ctx, id, func(l *liveRun) (known bool, err error) {
-		r, known = l.statusIfKnown(node, now.UnixMilli())
-		return known, nil
+		r = l.statusOf(node, now.UnixMilli())
+		return l.hasNode(node), nil
 	})
 	if !answered && err == nil {
-		r, err = a.storedStatus(ctx, q, now.UnixMilli())
+		r, err = archive.Ask(ctx, a.Archive, func(t *archive.Tx) (wire.StatusResponse, error) {
+			return readStatus(ctx, t, q, now.UnixMilli(), a.views.stateUpTo)
+		})
 	}
 	if err != nil {
 		return r, request.Wrap("status", err)
 	}
 	omitAgents(&r, limit)
 	return r, nil
-}
-
-// stored answers from the store.
-func (a *Answers) storedStatus(ctx context.Context, q wire.StatusRequest, now int64) (wire.StatusResponse, error) {
-	tx, err := a.View(ctx)
-	if err != nil {
-		return wire.StatusResponse{}, err
-	}
-	defer tx.Rollback() //nolint:errcheck // nothing was written
-	return readStatus(ctx, tx, q, now, a.views.stateUpTo)
 }
 
 // Asked is the status of what an agentId names: a node, if it names one, as
@@ -94,32 +86,6 @@ func readStatus(ctx context.Context, tx *archive.Tx, q wire.StatusRequest, now i
 	return f.statusOf(t.Node, now), nil
 }
 
-// figure is what a status is made of.
-type figure struct {
-	run        string
-	position   wire.Position
-	activity   string
-	feeds      string
-	activityAt int64
-	state      *wire.State
-	nodes      []*table.Node // in the order of their ids
-}
-
-// figureOf reads a run from the store.
-func figureOf(ctx context.Context, tx *archive.Tx, t request.Target, load stateLoader) (figure, error) {
-	f := figure{run: t.Run}
-	row := tx.Row(ctx, `SELECT activity, activity_at, feeds, CASE WHEN last_pos < derived THEN last_pos ELSE derived END, incarnation FROM runs, streams WHERE runs.id = ?1`, t.ID)
-	err := row.Scan(&f.activity, &f.activityAt, &f.feeds, &f.position.Seq, &f.position.Incarnation)
-	if err != nil {
-		return f, err
-	}
-	if f.state, err = load(ctx, tx, t, f.position.Seq); err != nil {
-		return f, err
-	}
-	f.nodes, err = nodesOf(ctx, tx, t.ID)
-	return f, err
-}
-
 // statusOf is how a run is doing, of its agents the one that is named and its items.
 func (f *figure) statusOf(node string, now int64) wire.StatusResponse {
 	r := wire.StatusResponse{
@@ -130,7 +96,7 @@ func (f *figure) statusOf(node string, now int64) wire.StatusResponse {
 	r.LastActivity = f.activity
 	open := byNode(f.state)
 	for _, n := range f.nodes {
-		if n.Node == wire.RunNode || node != "" && n.Node != node && !strings.HasPrefix(n.Node, node+"/") {
+		if n.Node == wire.RunNode || !archive.IsOf(n.Node, node) {
 			continue
 		}
 		r.Agents = append(r.Agents, nodeStatus(n, f.state, now, len(open[n.Node]) > 0))
@@ -205,10 +171,8 @@ func stateOfRun(s *wire.State, nodes []wire.AgentStatus) string {
 		return stateComplete
 	case wire.RunRunning:
 	}
-	for _, n := range nodes {
-		if n.State == stateWaiting {
-			return stateWaiting
-		}
+	if slices.ContainsFunc(nodes, func(n wire.AgentStatus) bool { return n.State == stateWaiting }) {
+		return stateWaiting
 	}
 	return stateActive
 }
@@ -250,22 +214,6 @@ func stateOfNode(id string, s *wire.State, waits bool) string {
 // waitsForLimit reports whether a node is tried again when a limit of its model is over.
 func waitsForLimit(id string, s *wire.State) bool {
 	return s.NodeStatus[id] == wire.NodeFailed && s.Nodes[id].Due != 0 && !states.Ended(s)
-}
-
-// nodesOf reads the nodes of a run.
-func nodesOf(ctx context.Context, q *archive.Tx, run int64) ([]*table.Node, error) {
-	var nodes []*table.Node
-	for rows, err := range q.Rows(ctx, q.Whole("nodes")+` WHERE run = ?1 ORDER BY id`, run) {
-		n := new(table.Node)
-		if err == nil {
-			err = rows.Scan(table.Fields(n)...)
-		}
-		if err != nil {
-			return nil, err
-		}
-		nodes = append(nodes, n)
-	}
-	return nodes, nil
 }
 
 func nodeStatus(n *table.Node, s *wire.State, now int64, waits bool) wire.AgentStatus {
@@ -398,3 +346,6 @@ func waitsFor(a wire.Approval) string {
 		return "an answer" + afterColon(timeline.Line(a.Text, 200))
 	}
 }
+
+// briefText is a foreign text in a list; the log has the whole of it.
+func briefText(s string) string { return timeline.Line(s, 300) }

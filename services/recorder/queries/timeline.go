@@ -49,41 +49,34 @@ func (a *Answers) drawTimeline(ctx context.Context, q wire.TimelineRequest, now 
 	}
 	k := a.courses.lock(of.Run)
 	defer a.courses.unlock(k)
-	t, err := a.View(ctx) // not before it is locked: what one question has read, the next one sees
-	if err != nil {
-		return r, err
-	}
-	defer t.Rollback() //nolint:errcheck // nothing was written
-	if err := k.advance(ctx, t, of); err != nil {
-		return r, err
-	}
-	f, err := figureOf(ctx, t, of, a.views.stateUpTo)
-	if err != nil {
-		return r, err
-	}
-	for most := maxLanes; ; {
-		p, err := drawPicture(ctx, t, of, q, f, k, most, now)
-		switch {
-		case err != nil:
+	// Not before it is locked: what one question has read, the next one sees.
+	return archive.Ask(ctx, a.Archive, func(t *archive.Tx) (r wire.TimelineResponse, err error) {
+		if err := k.advance(ctx, t, of); err != nil {
 			return r, err
-		case p.size() <= limit || q.Px == minPx && most == 1:
-			return p.TimelineResponse, nil
-		case q.Px > minPx:
-			q.Px = max(minPx, q.Px/3)
-		default:
-			most = max(1, most/3)
 		}
-	}
+		f, err := figureOf(ctx, t, of, a.views.stateUpTo)
+		if err != nil {
+			return r, err
+		}
+		for most := maxLanes; ; {
+			p, err := drawPicture(ctx, t, of, q, f, k, most, now)
+			switch {
+			case err != nil:
+				return r, err
+			case p.size() <= limit || q.Px == minPx && most == 1:
+				return p.TimelineResponse, nil
+			case q.Px > minPx:
+				q.Px = max(minPx, q.Px/3)
+			default:
+				most = max(1, most/3)
+			}
+		}
+	})
 }
 
 // FindRun finds the run that a request names, in a transaction of its own.
 func (a *Answers) FindRun(ctx context.Context, name string) (request.Target, error) {
-	t, err := a.View(ctx)
-	if err != nil {
-		return request.Target{}, err
-	}
-	defer t.Rollback() //nolint:errcheck // nothing was written
-	return request.Resolve(ctx, t, name, "", "")
+	return archive.Ask(ctx, a.Archive, func(t *archive.Tx) (request.Target, error) { return request.Resolve(ctx, t, name, "", "") })
 }
 
 // picture is a timeline that is being drawn.
@@ -268,14 +261,11 @@ func (p *picture) drawWaits(k *course, keys []laneKey) {
 func (p *picture) drawAlerts(ctx context.Context, t *archive.Tx) error {
 	text := `SELECT node, kind, (ts - ?2) * ?3 / ?4 AS px, min(ts), count(*), min(event), min(text) FROM alerts
 		WHERE run = (SELECT run FROM runs WHERE id = ?1) AND ts >= ?2 AND ts <= ?2 + ?4 GROUP BY node, kind, px`
-	for rows, err := range t.Rows(ctx, text, p.of.ID, p.From, p.px, p.To-p.From) {
+	var px int64
+	var node, kind string
+	m := wire.TimelineMark{Kind: "alert"}
+	for err := range t.Each(ctx, text, []any{p.of.ID, p.From, p.px, p.To - p.From}, &node, &kind, &px, &m.At, &m.N, &m.Pos, &m.Text) {
 		if err != nil {
-			return err
-		}
-		var px int64
-		var node, kind string
-		m := wire.TimelineMark{Kind: "alert"}
-		if err := rows.Scan(&node, &kind, &px, &m.At, &m.N, &m.Pos, &m.Text); err != nil {
 			return err
 		}
 		m.Text = timeline.Line(kind+": "+m.Text, 160)

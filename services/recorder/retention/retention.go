@@ -72,10 +72,7 @@ func (d *Deleter) Delete(ctx context.Context, q wire.DeleteRequest, grace time.D
 		r.DeletedAt, r.GoneAt = now.UnixMilli(), now.Add(grace).UnixMilli()
 		return deleteRun(ctx, t, found, q.Force, r)
 	})
-	if err != nil {
-		return wire.DeleteResponse{}, request.Wrap("delete", err)
-	}
-	return r, nil
+	return r, request.Wrap("delete", err)
 }
 
 func undeleteRun(ctx context.Context, t *archive.Tx, run string) error {
@@ -251,12 +248,11 @@ func (d *Deleter) listRuns(ctx context.Context, text string) (runs []string, err
 
 // IsIdle reports whether a run has ended and nothing needs more than the record of it: it has no fork and no labelled point.
 // So is one that was removed and has no fork: nothing can be started from a point of it. IsIdle fails while the recorder is behind.
-func (d *Deleter) IsIdle(ctx context.Context, run string) (idle bool, err error) {
-	t, err := d.kept.View(ctx)
-	if err != nil {
-		return false, err
-	}
-	defer t.Rollback() //nolint:errcheck // nothing was written
+func (d *Deleter) IsIdle(ctx context.Context, run string) (bool, error) {
+	return archive.Ask(ctx, d.kept, func(t *archive.Tx) (bool, error) { return isIdle(ctx, t, run) })
+}
+
+func isIdle(ctx context.Context, t *archive.Tx, run string) (idle bool, err error) {
 	late, err := isBehind(ctx, t)
 	if err != nil {
 		return false, err
@@ -328,36 +324,27 @@ func (d *Deleter) expireLarge(ctx context.Context, r Policy, now time.Time) (del
 // storeSizes returns the bytes that the store takes, those of all packed events, and
 // those of the packed events that are deleted but still there.
 func (d *Deleter) storeSizes(ctx context.Context) (total, packed, pending int64, err error) {
-	t, err := d.kept.View(ctx)
-	if err != nil {
-		return 0, 0, 0, err
-	}
-	defer t.Rollback() //nolint:errcheck // nothing was written
-	if err := t.Row(ctx, d.kept.D.Size).Scan(&total); err != nil {
-		return 0, 0, 0, err
-	}
-	err = t.Row(ctx, `SELECT coalesce((SELECT sum(length(data)) FROM segments), 0),
-		coalesce((SELECT sum(length(data)) FROM segments WHERE run IN (SELECT id FROM runs WHERE run IN (SELECT run FROM deleted))), 0)`).Scan(&packed, &pending)
+	total, err = archive.Ask(ctx, d.kept, func(t *archive.Tx) (total int64, err error) {
+		if err = t.Row(ctx, t.D.Size).Scan(&total); err != nil {
+			return 0, err
+		}
+		return total, t.Row(ctx, `SELECT coalesce((SELECT sum(length(data)) FROM segments), 0),
+			coalesce((SELECT sum(length(data)) FROM segments WHERE run IN (SELECT id FROM runs WHERE run IN (SELECT run FROM deleted))), 0)`).Scan(&packed, &pending)
+	})
 	return total, packed, pending, err
 }
 
 func (d *Deleter) expiredRuns(ctx context.Context, text string, args ...any) (list []expiredRun, err error) {
-	t, err := d.kept.View(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer t.Rollback() //nolint:errcheck // nothing was written
-	for rows, err := range t.Rows(ctx, text, args...) {
-		if err != nil {
-			return nil, err
-		}
+	return archive.Ask(ctx, d.kept, func(t *archive.Tx) (list []expiredRun, err error) {
 		var e expiredRun
-		if err := rows.Scan(&e.ID, &e.Run, &e.size); err != nil {
-			return nil, err
+		for err := range t.Each(ctx, text, args, &e.ID, &e.Run, &e.size) {
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, e)
 		}
-		list = append(list, e)
-	}
-	return list, nil
+		return list, nil
+	})
 }
 
 // expireRun deletes a run unless it is needed.

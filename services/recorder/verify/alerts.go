@@ -24,11 +24,8 @@ func (v *verifier) checkAlerts(ctx context.Context, run string) error {
 	}
 	d := derivation{table: "alerts", keys: 1}
 	where, args := ofRun(run)
-	for rows, err := range v.t.Rows(ctx, v.t.Whole(d.table)+where+` ORDER BY pos, key`, args...) {
-		var kept table.Alert
-		if err == nil {
-			err = rows.Scan(table.Fields(&kept)...)
-		}
+	var kept table.Alert
+	for err := range v.t.Each(ctx, v.t.Whole(d.table)+where+` ORDER BY pos, key`, args, table.Fields(&kept)...) {
 		if err != nil {
 			return v.noteFailure(ctx, Damage{Table: d.table}, err)
 		}
@@ -72,14 +69,12 @@ func (v *verifier) countAlerts(ctx context.Context, run string) error {
 		}
 	}
 	where, args := ofRun(run)
-	for rows, err := range v.t.Rows(ctx, `SELECT run, CAST(sum(stored) AS BIGINT), CAST(sum(found) AS BIGINT) FROM (
-		SELECT run, stored, 0 AS found FROM alert_counts`+where+` UNION ALL SELECT run, 0, 1 FROM alerts`+where+`
-	) AS counts GROUP BY run HAVING sum(stored) <> sum(found) ORDER BY run`, args...) {
-		var of string
-		var stored, is int64
-		if err == nil {
-			err = rows.Scan(&of, &stored, &is)
-		}
+	text := `SELECT run, CAST(sum(stored) AS BIGINT), CAST(sum(found) AS BIGINT) FROM (
+		SELECT run, stored, 0 AS found FROM alert_counts` + where + ` UNION ALL SELECT run, 0, 1 FROM alerts` + where + `
+	) AS counts GROUP BY run HAVING sum(stored) <> sum(found) ORDER BY run`
+	var of string
+	var stored, is int64
+	for err := range v.t.Each(ctx, text, args, &of, &stored, &is) {
 		if err != nil {
 			return v.noteFailure(ctx, Damage{Table: "alerts"}, err)
 		}

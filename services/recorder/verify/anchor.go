@@ -47,10 +47,12 @@ func (a Anchor) body() ([]byte, error) {
 func (c *Checker) MakeAnchor(ctx context.Context, run string, key ed25519.PrivateKey, now time.Time) (Anchor, error) {
 	public, _ := key.Public().(ed25519.PublicKey)
 	a := Anchor{V: 1, At: now.UTC().Truncate(time.Second), Runs: []AnchorLink{}, PublicKey: hex.EncodeToString(public)}
-	if err := c.readHeads(ctx, run, &a); err != nil {
-		return a, request.Wrap("anchor", err)
-	}
-	body, err := a.body()
+	body, err := archive.Ask(ctx, c.answers.Archive, func(t *archive.Tx) ([]byte, error) {
+		if err := a.readHeads(ctx, t, run); err != nil {
+			return nil, err
+		}
+		return a.body()
+	})
 	if err != nil {
 		return a, request.Wrap("anchor", err)
 	}
@@ -59,12 +61,7 @@ func (c *Checker) MakeAnchor(ctx context.Context, run string, key ed25519.Privat
 }
 
 // readHeads reads the last links of the chains.
-func (c *Checker) readHeads(ctx context.Context, run string, a *Anchor) error {
-	t, err := c.answers.View(ctx)
-	if err != nil {
-		return err
-	}
-	defer t.Rollback() //nolint:errcheck // nothing was written
+func (a *Anchor) readHeads(ctx context.Context, t *archive.Tx, run string) error {
 	at, _, err := t.Reached(ctx)
 	if err != nil {
 		return err
@@ -77,12 +74,10 @@ func (c *Checker) readHeads(ctx context.Context, run string, a *Anchor) error {
 		}
 		run = found.Run
 	}
-	for rows, err := range t.Rows(ctx, `SELECT run, events, last_pos, head FROM runs WHERE run NOT IN (SELECT run FROM retired) ORDER BY first_pos`) {
-		var l AnchorLink
-		var head []byte
-		if err == nil {
-			err = rows.Scan(&l.Run, &l.Events, &l.Position, &head)
-		}
+	text := `SELECT run, events, last_pos, head FROM runs WHERE run NOT IN (SELECT run FROM retired) ORDER BY first_pos`
+	var l AnchorLink
+	var head []byte
+	for err := range t.Each(ctx, text, nil, &l.Run, &l.Events, &l.Position, &head) {
 		if err != nil {
 			return err
 		}

@@ -43,16 +43,13 @@ func (v *verifier) newReplay(ctx context.Context, r *runCheck) (*replay, error) 
 		return nil, err
 	}
 	p := &replay{v: v, r: r, t: begun}
-	for rows, err := range v.t.Rows(ctx, `SELECT pos, 'folds' FROM folds WHERE run = ?1 UNION ALL SELECT pos, 'keyframes' FROM keyframes WHERE run = ?1 ORDER BY 1, 2`, r.ID) {
-		var k keptState
+	text := `SELECT pos, 'folds' FROM folds WHERE run = ?1 UNION ALL SELECT pos, 'keyframes' FROM keyframes WHERE run = ?1 ORDER BY 1, 2`
+	var k keptState
+	for err := range v.t.Each(ctx, text, []any{r.ID}, &k.pos, &k.table) {
 		if err == nil {
-			err = rows.Scan(&k.pos, &k.table)
-		}
-		if err := v.noteFailure(ctx, Damage{Table: "folds", Run: r.RunID}, err); err != nil {
-			return nil, errors.Join(err, begun.Rollback())
-		}
-		if k.pos > 0 {
 			p.kept = append(p.kept, k)
+		} else if err := v.noteFailure(ctx, Damage{Table: "folds", Run: r.RunID}, err); err != nil {
+			return nil, errors.Join(err, begun.Rollback())
 		}
 	}
 	return p, nil

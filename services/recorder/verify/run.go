@@ -3,7 +3,6 @@ package verify
 import (
 	"bytes"
 	"context"
-	"database/sql"
 	"fmt"
 
 	"code.wake.dev/wake/pkg/wire"
@@ -62,26 +61,24 @@ func (v *verifier) checkRun(ctx context.Context, r *runCheck) error {
 // checkEvents reads the events of a run, from segments and tail.
 func (v *verifier) checkEvents(ctx context.Context, r *runCheck) (tailEvents int64, err error) {
 	n := int64(0)
-	for rows, err := range v.t.Rows(ctx, v.t.Whole("segments")+` WHERE run = ?1 ORDER BY n`, r.ID) {
+	var segment table.Segment
+	for err := range v.t.Each(ctx, v.t.Whole("segments")+` WHERE run = ?1 ORDER BY n`, []any{r.ID}, table.Fields(&segment)...) {
+		n++
 		if err != nil {
 			r.broken = true
-			return 0, v.noteFailure(ctx, Damage{Table: "segments", Run: r.RunID}, err)
+			return 0, v.noteFailure(ctx, Damage{Table: "segments", Run: r.RunID, Segment: n}, err)
 		}
-		if err := v.checkSegment(ctx, r, rows, n+1); err != nil {
+		if err := v.checkSegment(ctx, r, &segment, n); err != nil {
 			return 0, err
 		}
-		n++
 	}
 	v.Segments += int(n)
 	if n != r.Segments {
 		r.broken = r.broken || n < r.Segments
 		v.addDamage(Damage{Table: "runs", Run: r.RunID, Column: "segments", Problem: fmt.Sprintf("it is %d, there are %d", r.Segments, n)})
 	}
-	for rows, err := range v.t.Rows(ctx, v.t.Whole("tail")+` WHERE run = ?1 ORDER BY pos`, r.ID) {
-		var kept table.Tail
-		if err == nil {
-			err = rows.Scan(table.Fields(&kept)...)
-		}
+	var kept table.Tail
+	for err := range v.t.Each(ctx, v.t.Whole("tail")+` WHERE run = ?1 ORDER BY pos`, []any{r.ID}, table.Fields(&kept)...) {
 		if err != nil {
 			r.broken = true
 			return tailEvents, v.noteFailure(ctx, Damage{Table: "tail", Run: r.RunID}, err)
@@ -104,14 +101,8 @@ func (v *verifier) checkEvents(ctx context.Context, r *runCheck) (tailEvents int
 }
 
 // checkSegment checks one segment, which should be number n.
-func (v *verifier) checkSegment(ctx context.Context, r *runCheck, rows *sql.Rows, n int64) error {
-	var is table.Segment
-	at := Damage{Table: "segments", Run: r.RunID, Segment: n}
-	if err := rows.Scan(table.Fields(&is)...); err != nil {
-		r.broken = true
-		return v.noteFailure(ctx, at, err)
-	}
-	at.Segment, at.From, at.To = is.N, is.FirstPos, is.LastPos
+func (v *verifier) checkSegment(ctx context.Context, r *runCheck, is *table.Segment, n int64) error {
+	at := Damage{Table: "segments", Run: r.RunID, Segment: is.N, From: is.FirstPos, To: is.LastPos}
 	wrong := func(column, format string, args ...any) {
 		d := at
 		d.Column, d.Problem = column, fmt.Sprintf(format, args...)

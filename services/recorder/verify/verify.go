@@ -277,11 +277,8 @@ func (v *verifier) checkSchema(ctx context.Context) error {
 // schemaObjects are the definitions of what is in a database file, by kind and name.
 func schemaObjects(ctx context.Context, t *archive.Tx) (map[string]string, error) {
 	defined := map[string]string{}
-	for rows, err := range t.Rows(ctx, `SELECT type || ' ' || name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT GLOB 'sqlite_*'`) {
-		var name, text string
-		if err == nil {
-			err = rows.Scan(&name, &text)
-		}
+	var name, text string
+	for err := range t.Each(ctx, `SELECT type || ' ' || name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT GLOB 'sqlite_*'`, nil, &name, &text) {
 		if err != nil {
 			return nil, err
 		}
@@ -295,11 +292,8 @@ func (v *verifier) checkIntegrity(ctx context.Context) error {
 	if v.t.D.Integrity == "" {
 		return nil
 	}
-	for rows, err := range v.t.Rows(ctx, v.t.D.Integrity) {
-		var problem string
-		if err == nil {
-			err = rows.Scan(&problem)
-		}
+	var problem string
+	for err := range v.t.Each(ctx, v.t.D.Integrity, nil, &problem) {
 		if err != nil {
 			return v.noteFailure(ctx, Damage{}, err)
 		}
@@ -313,16 +307,13 @@ func (v *verifier) checkIntegrity(ctx context.Context) error {
 // checkRuns checks one run after the other.
 func (v *verifier) checkRuns(ctx context.Context, where string, args database.Params) error {
 	var list []*runCheck
-	for rows, err := range v.t.Rows(ctx, v.t.Whole("runs")+where+` ORDER BY first_pos`, args...) {
-		r := new(runCheck)
-		if err == nil {
-			err = rows.Scan(table.Fields(&r.Run)...)
-		}
+	var row table.Run
+	for err := range v.t.Each(ctx, v.t.Whole("runs")+where+` ORDER BY first_pos`, args, table.Fields(&row)...) {
 		if err != nil {
 			return v.noteFailure(ctx, Damage{Table: "runs"}, err)
 		}
-		list = append(list, r)
-		v.all += r.Events
+		list = append(list, &runCheck{Run: row})
+		v.all += row.Events
 	}
 	for _, r := range list {
 		if err := v.checkRun(ctx, r); err != nil {
@@ -394,11 +385,8 @@ func (v *verifier) checkGaps(retired int64) {
 // retiredRuns returns the runs without their events: removed, or being removed.
 func retiredRuns(ctx context.Context, t *archive.Tx) (map[string]bool, error) {
 	gone := map[string]bool{}
-	for rows, err := range t.Rows(ctx, `SELECT run FROM retired WHERE run <> ?1`, archive.OtherRuns) {
-		var run string
-		if err == nil {
-			err = rows.Scan(&run)
-		}
+	var run string
+	for err := range t.Each(ctx, `SELECT run FROM retired WHERE run <> ?1`, []any{archive.OtherRuns}, &run) {
 		if err != nil {
 			return nil, err
 		}
@@ -409,13 +397,10 @@ func retiredRuns(ctx context.Context, t *archive.Tx) (map[string]bool, error) {
 
 // checkBlobs checks that large fields are what they are called.
 func (v *verifier) checkBlobs(ctx context.Context) error {
-	for rows, err := range v.t.Rows(ctx, `SELECT sha256, size, data FROM blobs ORDER BY sha256`) {
-		var name string
-		var size int64
-		var data sql.RawBytes
-		if err == nil {
-			err = rows.Scan(&name, &size, &data)
-		}
+	var name string
+	var size int64
+	var data sql.RawBytes
+	for err := range v.t.Each(ctx, `SELECT sha256, size, data FROM blobs ORDER BY sha256`, nil, &name, &size, &data) {
 		if err != nil {
 			return v.noteFailure(ctx, Damage{Table: "blobs"}, err)
 		}

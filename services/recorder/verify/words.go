@@ -81,11 +81,9 @@ func (w wordAt) compare(o wordAt) int {
 // wordsOf yields the words of a full text in order.
 func wordsOf(ctx context.Context, t *archive.Tx, table string) iter.Seq2[wordAt, error] {
 	return func(yield func(wordAt, error) bool) {
-		for rows, err := range t.Rows(ctx, `SELECT term, doc, CASE col WHEN 'text' THEN 0 WHEN 'input' THEN 1 ELSE 2 END, "offset" FROM `+table) {
-			var w wordAt
-			if err == nil {
-				err = rows.Scan(&w.word, &w.line, &w.part, &w.place)
-			}
+		text := `SELECT term, doc, CASE col WHEN 'text' THEN 0 WHEN 'input' THEN 1 ELSE 2 END, "offset" FROM ` + table
+		var w wordAt
+		for err := range t.Each(ctx, text, nil, &w.word, &w.line, &w.part, &w.place) {
 			if !yield(w, err) || err != nil {
 				return
 			}

@@ -73,6 +73,20 @@ func (t *Tx) Put(ctx context.Context, name string, row any, then string) error {
 	return err
 }
 
+// Each yields once for each row that a query selects, which it has read into fields. An error ends it.
+func (t *Tx) Each(ctx context.Context, text string, args []any, fields ...any) iter.Seq[error] {
+	return func(yield func(error) bool) {
+		for rows, err := range t.Rows(ctx, text, args...) {
+			if err == nil {
+				err = rows.Scan(fields...)
+			}
+			if !yield(err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
 // Rows yields the rows that a query selects. An error ends it.
 func (t *Tx) Rows(ctx context.Context, text string, args ...any) iter.Seq2[*sql.Rows, error] {
 	return func(yield func(*sql.Rows, error) bool) {

@@ -8,6 +8,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -47,15 +48,12 @@ func findTarget(ctx context.Context, q *archive.Tx, run, agent, node string) (Ta
 		return Target{}, &wire.APIError{Code: wire.CodeBadRequest, Message: "run is required", Hint: "an id, a unique prefix, a label, a session id or @last"}
 	case run != "" && agent != "" && run != agent:
 		return Target{}, Bad("give run or agentId, not both")
-	case run == "":
-		t, err := resolveAgent(ctx, q, agent)
-		if err != nil || node == "" {
-			return t, err
-		}
-		t.Node = node
-		return t, nodeExists(ctx, q, t)
 	}
-	t, err := resolveRun(ctx, q, run)
+	resolve, ref := resolveRun, run
+	if run == "" {
+		resolve, ref = resolveAgent, agent
+	}
+	t, err := resolve(ctx, q, ref)
 	if err != nil || node == "" {
 		return t, err
 	}
@@ -121,14 +119,11 @@ func newestRun(ctx context.Context, q *archive.Tx) (Target, error) {
 
 // uniqueRun returns the only run among the ids that a query selects.
 func uniqueRun(ctx context.Context, q *archive.Tx, ref, ids string, args ...any) (Target, error) {
-	matches := q.Rows(ctx, fmt.Sprintf(`SELECT id, run FROM runs WHERE id IN (%s) AND run NOT IN (SELECT run FROM retired) ORDER BY first_pos DESC LIMIT %d`, ids, maxMatches+1), args...)
+	text := fmt.Sprintf(`SELECT id, run FROM runs WHERE id IN (%s) AND run NOT IN (SELECT run FROM retired) ORDER BY first_pos DESC LIMIT %d`, ids, maxMatches+1)
 	var found []Target
-	for rows, err := range matches {
+	var t Target
+	for err := range q.Each(ctx, text, args, &t.ID, &t.Run) {
 		if err != nil {
-			return Target{}, err
-		}
-		var t Target
-		if err := rows.Scan(&t.ID, &t.Run); err != nil {
 			return Target{}, err
 		}
 		found = append(found, t)
@@ -185,18 +180,16 @@ func Bad(format string, args ...any) *wire.APIError {
 	return &wire.APIError{Code: wire.CodeBadRequest, Message: fmt.Sprintf(format, args...)}
 }
 
-// Wrap says what failed, unless the error is an answer.
+// Wrap says what failed, if anything did, unless the error is an answer.
 func Wrap(what string, err error) error {
-	if _, ok := errors.AsType[*wire.APIError](err); ok {
+	if _, ok := errors.AsType[*wire.APIError](err); ok || err == nil {
 		return err
 	}
 	return fmt.Errorf("recorder: %s: %w", what, err)
 }
 
 // Has reports whether a node is what the question is about.
-func (t Target) Has(node string) bool {
-	return t.Node == "" || node == t.Node || len(node) > len(t.Node) && node[:len(t.Node)+1] == t.Node+"/"
-}
+func (t Target) Has(node string) bool { return archive.IsOf(node, t.Node) }
 
 // Named takes a request's names apart: the id that the run may have, and the node.
 func Named(run, agent, node string) (id, of string) {
@@ -227,4 +220,37 @@ func removedError(run string, at int64) *wire.APIError {
 		Code:    wire.CodeRunNotFound,
 		Message: fmt.Sprintf("run %s was deleted, and its events were removed on %s", Shown(run), time.UnixMilli(at).UTC().Format(time.DateTime)),
 	}
+}
+
+// Cursors are places in the log that one recorder has: a position, and the beginning of the log's incarnation, since the
+// same position of another installation is another place.
+type Cursors struct{ mark string }
+
+// markLength is how much of an incarnation tells logs apart that a caller may mix up.
+const markLength = 8
+
+// CursorsOf returns those of the log that is recorded.
+func CursorsOf(ctx context.Context, t *archive.Tx) (Cursors, error) {
+	var incarnation string
+	err := t.Row(ctx, `SELECT coalesce((SELECT incarnation FROM streams), '')`).Scan(&incarnation)
+	return Cursors{incarnation[:min(markLength, len(incarnation))]}, err
+}
+
+// Cursor returns the cursor of a position.
+func (c Cursors) Cursor(pos uint64) string { return fmt.Sprintf("%d.%s", pos, c.mark) }
+
+// Position returns the position of a cursor that an earlier answer gave; 0 is that of none.
+func (c Cursors) Position(cursor string) (uint64, error) {
+	if cursor == "" {
+		return 0, nil
+	}
+	digits, mark, _ := strings.Cut(cursor, ".")
+	pos, err := strconv.ParseUint(digits, 10, 63)
+	switch {
+	case err != nil || pos == 0:
+		return 0, Bad("cursor is none that an earlier answer gave")
+	case mark != c.mark:
+		return 0, Bad("cursor is of another installation, or of what it was before: begin with the first page")
+	}
+	return pos, nil
 }
