@@ -2,8 +2,11 @@ package eventlog
 
 import (
 	"context"
+	"crypto/rand"
+	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -32,6 +35,51 @@ const authorHeader = "Wake-Author"
 // acknowledgement, whether the stored message is its own.
 func (l *Log) SendAs(ctx context.Context, author, subject string, data []byte, o ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
 	return l.sendSealed(ctx, subject, data, nats.Header{authorHeader: {author}}, o...)
+}
+
+// NewMessage is one of [Log.SendNew].
+type NewMessage struct {
+	Author, Subject string
+	Data            []byte
+}
+
+// SendNew is SendAs of several messages, none of whose subjects may have one yet, in a batch: all of them are stored
+// or none, and the disk is waited for once. It has failed for certain if refused is true.
+func (l *Log) SendNew(ctx context.Context, all []NewMessage) (refused bool, err error) {
+	ctx, span := tracing.Send(ctx, l.o.Tracer, tracing.Destination(l.names.Prefix(), all[0].Subject))
+	defer span.End()
+	refused, err = l.sendBatch(ctx, all)
+	tracing.Fail(span, err)
+	return refused, err
+}
+
+func (l *Log) sendBatch(ctx context.Context, all []NewMessage) (refused bool, err error) {
+	id := rand.Text()
+	for i, n := range all {
+		data, err := l.o.Keys.Value(n.Subject, n.Data)
+		if err != nil {
+			return true, err
+		}
+		m := &nats.Msg{Subject: n.Subject, Data: data, Header: nats.Header{
+			authorHeader: {n.Author}, headerLast: {"0"}, headerBatch: {id}, headerBatchSeq: {strconv.Itoa(i + 1)},
+		}}
+		tracing.Inject(ctx, m.Header)
+		if i < len(all)-1 {
+			if err := l.nc.PublishMsg(m); err != nil {
+				return true, err
+			}
+			continue
+		}
+		m.Header.Set(headerBatchOver, "1")
+		answer, err := l.nc.RequestMsgWithContext(ctx, m)
+		if err != nil {
+			return false, err
+		}
+		_, _, err = parseAck(answer)
+		_, refused = errors.AsType[*apiError](err)
+		return refused, err
+	}
+	return true, nil
 }
 
 // Author returns as which author the last message of a subject was stored with

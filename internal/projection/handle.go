@@ -27,7 +27,16 @@ func (p *Projection[V]) handleEntries(ctx context.Context, entries []eventlog.En
 		p.handled = e.Pos
 		p.events.Inc()
 	}
-	return nil
+	return p.flush(ctx)
+}
+
+// flush lets a [Batcher] do what it has left to the end of the batch. It returns an error only when ctx has ended.
+func (p *Projection[V]) flush(ctx context.Context) error {
+	b, is := p.service.(Batcher)
+	if !is {
+		return nil
+	}
+	return p.retryUntilDone(ctx, "flush", func() error { return b.Flush(ctx) })
 }
 
 func (p *Projection[V]) handleEntry(ctx context.Context, e eventlog.Entry) error {
@@ -133,9 +142,11 @@ func beginsRun(e eventlog.Entry) bool {
 // when ctx has ended.
 func (p *Projection[V]) loadValue(ctx context.Context, runID string, to uint64, begins bool) (*trackedValue[V], error) {
 	var t *trackedValue[V]
-	err := p.retryUntilDone(ctx, "load", func() error {
-		stored, err := p.service.Load(ctx, runID)
-		if err != nil {
+	err := p.retryUntilDone(ctx, "load", func() (err error) {
+		stored := Loaded[V]{}
+		if begins && to >= max(p.end, p.renewal.until) {
+			stored.Value = p.service.New(runID) // if another process was faster, saving tells
+		} else if stored, err = p.service.Load(ctx, runID); err != nil {
 			return err
 		}
 		if err := p.checkLoaded(ctx, runID, &stored, to); err != nil {
@@ -147,6 +158,9 @@ func (p *Projection[V]) loadValue(ctx context.Context, runID string, to uint64, 
 		}
 		if begins && stored.Position.Seq == 0 && end == to {
 			end = 0
+		}
+		if r, ok := p.service.(Renewer[V]); ok && stored.Size == 0 && end > 0 && !p.renewal.made[runID] {
+			r.Renew(stored.Value, p.commit.position.Seq) // nothing is stored of a run of which nothing was to come
 		}
 		t = &trackedValue[V]{run: runID, v: stored.Value, pos: stored.Position.Seq, size: max(stored.Size, minSize)}
 		p.markDirty(t, Unchanged, 0)

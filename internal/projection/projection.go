@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -44,6 +45,8 @@ const (
 // [*Refusal] for what is the event's fault, [ErrConflict], or an error that may
 // go away: then they are called again.
 type Projector[V any] interface {
+	// New returns a fresh value. Saving it fails if one is stored.
+	New(runID string) V
 	// Load returns what is stored of a run. If nothing is, or nothing of use, the
 	// value is fresh and its position 0.
 	Load(ctx context.Context, runID string) (Loaded[V], error)
@@ -55,6 +58,15 @@ type Projector[V any] interface {
 	// Save stores a value and returns its size in bytes. It fails with
 	// [ErrConflict] if another process stored one since v was loaded or saved.
 	Save(ctx context.Context, v V) (size int, err error)
+	// Ended reports whether the run of a value is over: nothing more is expected of it, and once it is saved it
+	// leaves the memory.
+	Ended(v V) bool
+}
+
+// Batcher is a service that leaves what it does because of an entry or a tick to the end of the batch. Its Save does
+// that first, too.
+type Batcher interface {
+	Flush(ctx context.Context) error
 }
 
 // Loaded is a stored value.
@@ -116,6 +128,7 @@ type Projection[V any] struct {
 	waiting map[string]*trackedValue[V] // of runs: the values that have a deadline
 	size    int                         // of runs, in bytes
 	handled uint64                      // position of the last entry
+	end     uint64                      // of the log when Run began: of runs that begin behind it nothing was stored
 	behind  bool                        // there is more to read
 	commit  commitState
 	renewal renewal
@@ -161,6 +174,10 @@ func (p *Projection[V]) Run(ctx context.Context) error {
 	p.dropValues()
 	p.behind, p.force, p.failing, p.retryAt = false, false, false, time.Time{}
 	if err := p.openState(ctx); err != nil {
+		return p.saveRest(ctx, err)
+	}
+	var err error
+	if _, p.end, err = p.log.Bounds(ctx); err != nil {
 		return p.saveRest(ctx, err)
 	}
 	if err := p.loadTimed(ctx); err != nil {
@@ -237,7 +254,7 @@ func (p *Projection[V]) beginAnew(cause error) {
 	p.logger.Warn("begins anew", "service", p.c.Service, "cause", cause)
 	p.unusable.Inc()
 	p.dropValues()
-	p.handled, p.renewal.until = 0, 0
+	p.handled, p.renewal.until, p.end = 0, 0, math.MaxUint64
 	p.commit.position = wire.Position{Incarnation: p.log.Incarnation()}
 }
 

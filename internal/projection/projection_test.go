@@ -75,10 +75,14 @@ func (w *watchdog) begin(t testing.TB, c projection.Config) {
 	w.p = projection.New[*dog](c, w.log, logtest.Logger(t), w)
 }
 
+func (w *watchdog) New(run string) *dog { return &dog{Run: run} }
+
+func (w *watchdog) Ended(*dog) bool { return false }
+
 func (w *watchdog) Load(ctx context.Context, run string) (projection.Loaded[*dog], error) {
 	e, err := w.kv.Get(ctx, "dog."+run)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
-		return projection.Loaded[*dog]{Value: &dog{Run: run}}, nil
+		return projection.Loaded[*dog]{Value: w.New(run)}, nil
 	}
 	if err != nil {
 		return projection.Loaded[*dog]{}, err

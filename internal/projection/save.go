@@ -88,6 +88,9 @@ func (p *Projection[V]) saveValue(ctx context.Context, t *trackedValue[V]) error
 	t.size = max(size, minSize)
 	t.unsaved, t.urgent = 0, false
 	delete(p.dirty, t.run)
+	if t.deadline == 0 && p.service.Ended(t.v) {
+		p.removeValue(t.run)
+	}
 	return nil
 }
 

@@ -94,6 +94,7 @@ func (p *Projection[V]) tickAll(ctx context.Context, now time.Time) {
 	if p.timed == nil || p.behind {
 		return
 	}
+	ticked := false
 	for _, t := range p.waiting {
 		if now.UnixMilli() < t.deadline || now.Before(t.postpone) {
 			continue
@@ -105,6 +106,10 @@ func (p *Projection[V]) tickAll(ctx context.Context, now time.Time) {
 		if p.tickValue(ctx, t) != nil {
 			return
 		}
+		ticked = true
+	}
+	if ticked {
+		_ = p.flush(ctx) // fails when ctx has ended, and then saving does it
 	}
 }
 

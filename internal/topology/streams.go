@@ -158,6 +158,7 @@ func queueConfig(n subjects.Names) jetstream.StreamConfig {
 func alertsConfig(n subjects.Names) jetstream.StreamConfig {
 	c := streamConfig(n.AlertsStream(), "what deserves attention", n.AllAlerts())
 	c.DenyDelete = true
+	c.AllowAtomicPublish = true
 	return c
 }
 

@@ -71,6 +71,7 @@ type Alerter struct {
 	// Owned by Run.
 	kv     *eventlog.Bucket
 	stream jetstream.Stream // of the events
+	noted  []newAlert       // which [Alerter.Flush] stores
 	told   uncertainAlerts
 	days   daySum
 
@@ -80,6 +81,8 @@ type Alerter struct {
 // value is the record of a run and what is stored of it.
 type value struct {
 	record   runRecord
+	whole    wholeness
+	ended    bool
 	revision uint64
 	skipped  int // events since the last change
 
@@ -166,9 +169,15 @@ func (a *Alerter) Collect(ch chan<- prometheus.Metric) {
 	a.raised.Collect(ch)
 }
 
+// New implements [projection.Projector].
+func (a *Alerter) New(runID string) *value { return &value{record: newRecord(runID)} }
+
+// Ended implements [projection.Projector].
+func (a *Alerter) Ended(v *value) bool { return v.ended }
+
 // Load implements [projection.Projector].
 func (a *Alerter) Load(ctx context.Context, runID string) (projection.Loaded[*value], error) {
-	v := &value{record: newRecord(runID)}
+	v := a.New(runID)
 	loaded := projection.Loaded[*value]{Value: v}
 	stored, revision, err := a.kv.Get(ctx, a.log.Names().StateKey(name, runID))
 	switch {
@@ -189,12 +198,12 @@ func (a *Alerter) Load(ctx context.Context, runID string) (projection.Loaded[*va
 		a.projection.Rebuild(runID, err)
 		return loaded, nil
 	}
-	v.record, loaded.Position = r, r.Position
+	v.record, v.whole.unknown, loaded.Position = r, true, r.Position
 	return loaded, nil
 }
 
 // Reset implements [projection.Projector].
-func (a *Alerter) Reset(v *value) { v.record = newRecord(v.record.Run.ID) }
+func (a *Alerter) Reset(v *value) { v.record, v.whole = newRecord(v.record.Run.ID), wholeness{} }
 
 // Renew implements [projection.Renewer]: what was raised before isn't raised again,
 // also if its alert is gone.
@@ -219,6 +228,7 @@ const skippable = 1000
 // Fold implements [projection.Projector].
 func (a *Alerter) Fold(ctx context.Context, v *value, e eventlog.Entry) (projection.Effect, error) {
 	pos := wire.Position{Incarnation: a.log.Incarnation(), Seq: e.Pos}
+	v.whole.note(e.Event)
 	if !isRelevant(e.Event) {
 		v.record.Position = pos
 		v.skipped++
@@ -236,18 +246,21 @@ func (a *Alerter) Fold(ctx context.Context, v *value, e eventlog.Entry) (project
 	if err := a.passTime(ctx, v, in.At); err != nil {
 		return projection.Unchanged, err
 	}
-	next, err := a.raiseAlerts(ctx, v.record, in, v.wasRaised(in))
+	next, err := a.raiseAlerts(v.record, in, v.wasRaised(in))
 	if err != nil {
 		return projection.Unchanged, err
 	}
-	if !v.wasRaised(in) {
-		if err := a.auditEndedRun(ctx, next, e); err != nil {
+	effect := projection.Changed
+	switch e.Event.Payload.(type) {
+	case *wire.FlowComplete, *wire.FlowAborted:
+		if err := a.auditEndedRun(ctx, v, next, e, in); err != nil {
 			return projection.Unchanged, err
 		}
+		effect = projection.Urgent
 	}
 	next.Position = pos
-	v.record, v.skipped = next.moveClock(e, in.At), 0
-	return projection.Changed, nil
+	v.record, v.skipped, v.ended = next.moveClock(e, in.At), 0, effect == projection.Urgent
+	return effect, nil
 }
 
 // passTime lets time pass for a run with times of its own: no clock does.
@@ -265,13 +278,8 @@ func (a *Alerter) passTime(ctx context.Context, v *value, now int64) error {
 }
 
 // auditEndedRun looks whether a run that has ended is in the log as a whole.
-func (a *Alerter) auditEndedRun(ctx context.Context, r runRecord, e eventlog.Entry) error {
-	switch e.Event.Payload.(type) {
-	case *wire.FlowComplete, *wire.FlowAborted:
-	default:
-		return nil
-	}
-	if r.Run.Copy {
+func (a *Alerter) auditEndedRun(ctx context.Context, v *value, r runRecord, e eventlog.Entry, in input) error {
+	if r.Run.Copy || v.wasRaised(in) || v.whole.completedBy(e.Event) {
 		return nil
 	}
 	gaps, err := a.findGaps(ctx, e.RunID, e.Pos)
@@ -279,7 +287,7 @@ func (a *Alerter) auditEndedRun(ctx context.Context, r runRecord, e eventlog.Ent
 		return fmt.Errorf("look for gaps: %w", err)
 	}
 	for _, g := range gaps {
-		if err := a.publishAll(ctx, a.told, input{At: e.Time.UnixMilli(), Pos: g.Pos, Run: r.Run}, []finding{g.finding()}); err != nil {
+		if err := a.noteAll(input{At: e.Time.UnixMilli(), Pos: g.Pos, Run: r.Run}, []finding{g.finding()}); err != nil {
 			return err
 		}
 	}
@@ -299,8 +307,14 @@ func (a *Alerter) inlineEvent(ctx context.Context, e *wire.Event) (*wire.Event, 
 	return whole, err
 }
 
-// Save implements [projection.Projector].
+// Save implements [projection.Projector]. What a record says was raised is stored before it.
 func (a *Alerter) Save(ctx context.Context, v *value) (int, error) {
+	if err := a.Flush(ctx); err != nil {
+		return 0, err
+	}
+	if v.ended && v.revision == 0 && v.record.Deadline == 0 && v.record.Spending.OfDay == 0 {
+		return 0, nil // nothing is to come of it: if something does, the log tells what was
+	}
 	data, err := wire.Marshal(v.record)
 	if err != nil {
 		return 0, err
@@ -331,7 +345,7 @@ func (a *Alerter) Tick(ctx context.Context, v *value, at int64) (projection.Effe
 		return projection.Unchanged, err
 	}
 	in := input{At: at, Pos: heard.Position.Seq}
-	next, err := a.raiseAlerts(ctx, heard, in, v.wasRaised(in))
+	next, err := a.raiseAlerts(heard, in, v.wasRaised(in))
 	if err != nil {
 		return projection.Unchanged, err
 	}

@@ -226,8 +226,54 @@ func TestKilledBeforeSave(t *testing.T) {
 	if got := first.String() + second.String(); got != strings.Join(want, "\n")+"\n" || first.String() == "" {
 		t.Errorf("printed %q, then %q", first.String(), second.String())
 	}
-	if !stored(t, log, "alerter.r1") {
-		t.Error("the state was not saved")
+}
+
+// Runs that do nothing but end cost a share of a batch of alerts: no question, no stored state. What comes of one
+// afterwards raises nothing again, also if its alert is gone.
+func TestShortRuns(t *testing.T) {
+	t.Parallel()
+	log := logtest.Start(t)
+	const runs = 50
+	var last *history
+	for i := range runs {
+		last = begin(t, log, fmt.Sprintf("r%d", i), nil)
+		last.add(about(wire.RunNode, &wire.FlowComplete{Status: wire.FlowStatusComplete}))
+	}
+	asked, err := log.Conn().SubscribeSync("$JS.API.STREAM.INFO." + log.Names().EventsStream())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out printed
+	start(t, log, alerter.Config{Out: &out, Delay: time.Millisecond})
+	waitRead(t, log, last.last)
+	if n := strings.Count(out.String(), "Completed"); n != runs {
+		t.Errorf("%d of %d ends were printed", n, runs)
+	}
+	if n, _, err := asked.Pending(); err != nil || n > runs/2 {
+		t.Errorf("the server was asked %d times about the stream, %v", n, err)
+	}
+	s := stream(t, log)
+	batches := map[string]bool{}
+	for i := range runs {
+		if stored(t, log, fmt.Sprintf("alerter.r%d", i)) {
+			t.Errorf("the state of r%d is stored", i)
+		}
+		m, err := s.GetMsg(t.Context(), uint64(i+1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		batches[m.Header.Get("Nats-Batch-Id")] = true
+	}
+	if len(batches) > runs/5 {
+		t.Errorf("%d alerts came in %d batches", runs, len(batches))
+	}
+	if err := s.Purge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	last.add(scheduled("coder", 1))
+	waitRead(t, log, last.last)
+	if list := alerts(t, log, last.run); len(list) > 0 {
+		t.Errorf("raised again: %q", texts(list))
 	}
 }
 
@@ -367,8 +413,13 @@ func TestImportedRunRaisesNothing(t *testing.T) {
 }
 
 // An acknowledgement that is lost makes the alerter ask again; the line is
-// printed once all the same.
+// printed once all the same. So are those of alerts that were stored together.
 func TestLostAcknowledgement(t *testing.T) {
+	t.Run("one", func(t *testing.T) { checkLostAcknowledgement(t, 1) })
+	t.Run("batch", func(t *testing.T) { checkLostAcknowledgement(t, 3) })
+}
+
+func checkLostAcknowledgement(t *testing.T, n int) {
 	natstest.Bubble(t, func(t *testing.T) {
 		s := natstest.New(t)
 		nc := s.Conn(t)
@@ -378,21 +429,26 @@ func TestLostAcknowledgement(t *testing.T) {
 		d := &deaf{server: s, word: `"stream":"WAKE_ALERTS"`, release: make(chan struct{})}
 		conn := s.Conn(t, nats.InProcessServer(d))
 		var out printed
+		var want strings.Builder
+		for i := range n {
+			node := fmt.Sprintf("test%d", i)
+			h.add(about(node, &wire.NodeError{Error: "exit code 2"}))
+			fmt.Fprintf(&want, "[subagent:%s] ❌ Node %s failed: exit code 2\n", node, node)
+		}
 		start(t, logtest.Open(t, conn), alerter.Config{Out: &out})
-		h.add(about("test", &wire.NodeError{Error: "exit code 2"}))
 		<-time.After(7 * time.Second)
 		if out.lines() != 0 {
 			t.Errorf("printed %q before the acknowledgement", out.String())
 		}
-		if got := alerts(t, log, "r1"); len(got) != 1 {
+		if got := alerts(t, log, "r1"); len(got) != n {
 			t.Fatalf("alerts %v", texts(got))
 		}
 		close(d.release)
 		waitRead(t, log, h.last)
-		if got := out.String(); got != "[subagent:test] ❌ Node test failed: exit code 2\n" {
+		if got := out.String(); got != want.String() {
 			t.Errorf("printed %q", got)
 		}
-		if got := alerts(t, log, "r1"); len(got) != 1 {
+		if got := alerts(t, log, "r1"); len(got) != n {
 			t.Errorf("alerts %v", texts(got))
 		}
 	})

@@ -31,6 +31,30 @@ func (g gap) finding() finding {
 	}
 }
 
+// wholeness says of a run whether nothing of it is missing, as far as that is plain from the events as they come: its
+// owner alone has written, one event after the other.
+type wholeness struct {
+	seq, epoch uint64 // of the owner's last event
+	unknown    bool
+}
+
+// note accounts for the run's next event, or for the same one again.
+func (s *wholeness) note(e *wire.Event) {
+	next := e.Seq == s.seq+1 && (e.Epoch == s.epoch || e.Epoch > s.epoch && e.Claims())
+	switch {
+	case e.NodeID != wire.RunNode || !next && e.Seq != s.seq:
+		s.unknown = true
+	case next:
+		s.seq, s.epoch = e.Seq, e.Epoch
+	}
+}
+
+// completedBy reports whether an event completes a run of which nothing is missing.
+func (s *wholeness) completedBy(e *wire.Event) bool {
+	_, complete := e.Payload.(*wire.FlowComplete)
+	return complete && !s.unknown
+}
+
 // gapsIn returns the gaps in the events of a node, which are in stream order and
 // of all kinds. What a fenced writer wrote doesn't count, what has aged out isn't
 // missing.

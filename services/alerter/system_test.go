@@ -180,6 +180,38 @@ func TestGap(t *testing.T) {
 	}
 }
 
+// So are those that the owner itself lacks, where it alone has written.
+func TestGapOfTheOwner(t *testing.T) {
+	t.Parallel()
+	log := logtest.Start(t)
+	var pos uint64
+	for _, e := range []*wire.Event{
+		{Seq: 1, Payload: &wire.RunClaimed{Runner: "m", Nonce: "n"}},
+		{Seq: 2, Payload: &wire.FlowStart{FlowName: "f", DefinitionHash: "h", Definition: wire.Null}},
+		{Seq: 4, Payload: &wire.FlowComplete{Status: wire.FlowStatusComplete}},
+	} {
+		e.RunID, e.NodeID, e.Epoch, e.Timestamp = "r1", wire.RunNode, 1, 1
+		b, err := wire.Encode(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ack, err := log.JetStream().Publish(t.Context(), log.Names().Event("r1", wire.RunNode, "flow"), b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pos = ack.Sequence
+	}
+	start(t, log, alerter.Config{})
+	waitRead(t, log, pos)
+	want := []string{"[subagent:f] 🕳️ 1 event of _run missing in the log (seq 3)", "[subagent:f] ✅ Completed"}
+	got := texts(alerts(t, log, "r1"))
+	slices.Sort(got)
+	slices.Sort(want)
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
 // What somebody sets is used from the next event on; what is wrong is refused.
 func TestSettings(t *testing.T) {
 	t.Parallel()

@@ -36,7 +36,7 @@ const name = "snapshotter"
 // Config are the settings of a snapshotter. A zero value means its default.
 type Config struct {
 	// Delay is how long a change may wait to be saved together with others.
-	// What matters is saved at once: a session, a claim, a command, the end of a
+	// What matters is saved at once: a session, a command, the end of a
 	// node or of the run. Default 500 ms.
 	Delay time.Duration
 	// MaxBytes is the size of the states that are kept in memory. Default 256 MiB.
@@ -105,6 +105,14 @@ type stateValue struct {
 	stored snapshot.Stored
 }
 
+// New implements [projection.Projector].
+func (s *Snapshotter) New(runID string) *stateValue { return &stateValue{state: run.New(runID)} }
+
+// Ended implements [projection.Projector].
+func (s *Snapshotter) Ended(v *stateValue) bool {
+	return v.state.Status == wire.RunComplete || v.state.Status == wire.RunAborted
+}
+
 // Load implements [projection.Projector].
 func (s *Snapshotter) Load(ctx context.Context, runID string) (projection.Loaded[*stateValue], error) {
 	stored, err := s.store.Load(ctx, runID)
@@ -114,11 +122,11 @@ func (s *Snapshotter) Load(ctx context.Context, runID string) (projection.Loaded
 	case err != nil && !errors.Is(err, snapshot.ErrNotFound):
 		return projection.Loaded[*stateValue]{}, err
 	}
-	v := &stateValue{state: stored.State, stored: stored}
-	v.stored.State = nil // it grows old
-	if v.state == nil {
-		v.state = run.New(runID)
+	v := s.New(runID)
+	if stored.State != nil {
+		v.state = stored.State
 	}
+	v.stored, v.stored.State = stored, nil // it grows old
 	return projection.Loaded[*stateValue]{Value: v, Position: v.state.Position, Size: stored.Size}, nil
 }
 
@@ -196,13 +204,11 @@ func (s *Snapshotter) keepMarked(ctx context.Context, present *wire.State, mark 
 }
 
 // needsSnapshot reports whether a reader may want the state right after such an event:
-// to resume what was begun, or to see what has ended.
+// to resume what was done, or to see what has ended. What has only begun is as fast read from the log.
 func needsSnapshot(t wire.Type) bool {
 	switch t {
-	case wire.TypeRunClaimed, wire.TypeRunForked, wire.TypeNodeClaimed,
-		wire.TypeFlowStart, wire.TypeFlowComplete, wire.TypeFlowPaused, wire.TypeFlowResumed, wire.TypeFlowAborted,
-		wire.TypeNodeComplete, wire.TypeNodeError, wire.TypeCommandReceived, wire.TypeCheckpoint,
-		wire.TypeAgentStart, wire.TypeSessionBound:
+	case wire.TypeRunForked, wire.TypeFlowComplete, wire.TypeFlowPaused, wire.TypeFlowResumed, wire.TypeFlowAborted,
+		wire.TypeNodeComplete, wire.TypeNodeError, wire.TypeCommandReceived, wire.TypeCheckpoint, wire.TypeSessionBound:
 		return true
 	default:
 		return false
