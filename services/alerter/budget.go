@@ -3,7 +3,6 @@ package alerter
 import (
 	"fmt"
 	"math"
-	"strconv"
 	"time"
 
 	"code.wake.dev/wake/internal/ledger"
@@ -24,13 +23,8 @@ type spending struct {
 	OfDay  float64                  `json:"ofDay,omitempty"`  // what was spent on it
 }
 
-const dayMs = 24 * int64(time.Hour/time.Millisecond)
-
 // detect is a [detector].
-func (s spending) detect(in input) (spending, []finding, int64) {
-	if in.Event == nil {
-		return s, nil, 0
-	}
+func (s spending) detect(in input) (spending, []finding) {
 	e := in.Event
 	switch p := e.Payload.(type) {
 	case *wire.FlowStart:
@@ -43,10 +37,10 @@ func (s spending) detect(in input) (spending, []finding, int64) {
 	case *wire.FlowPaused:
 		s.Spent = p.Reason == wire.PauseBudget
 	case *wire.FlowResumed:
-		return s.grantBudget(p), nil, 0
+		return s.grantBudget(p), nil
 	case *wire.NodeStart, *wire.AgentStart, *wire.Usage, *wire.TurnEnd, *wire.AgentComplete:
 		if e.NodeID == wire.RunNode {
-			return s, nil, 0
+			return s, nil
 		}
 		account := s.Nodes[e.NodeID]
 		for _, x := range account.Apply(e) {
@@ -63,7 +57,7 @@ func (s spending) detect(in input) (spending, []finding, int64) {
 	case *wire.NodeComplete, *wire.NodeError, *wire.NodeCancelled:
 		s.Nodes = withoutKey(s.Nodes, e.Node())
 	}
-	return s, nil, 0
+	return s, nil
 }
 
 // grantBudget counts anew what is spent of a budget that was granted again; a budget that takes
@@ -91,22 +85,22 @@ func (s spending) addCost(at int64, usd float64) spending {
 }
 
 // crossBudget tells the highest budget that has been reached.
-func (s spending) crossBudget(in input) (spending, []finding, int64) {
+func (s spending) crossBudget(in input) (spending, []finding) {
 	own := ledger.BudgetOf(s.Limits)
 	if own.Usd <= 0 && own.Tokens <= 0 || len(in.Limits.Budget.Shares) == 0 {
 		b, ok := highestReached(in.Limits.Budget.Run, s.Usd)
 		if !ok || b <= s.Told {
-			return s, nil, 0
+			return s, nil
 		}
 		s.Told = b
 		f := budgetFinding(in, wire.SeverityWarning, "usd"+formatNumber(b))
 		f.Text, f.Data = fmt.Sprintf(textSpent, ledger.DollarsText(s.Usd), ledger.DollarsText(b)), budgetData(s.Usd, b)
-		return s, []finding{f}, 0
+		return s, []finding{f}
 	}
 	spent, ofTokens := own.Share(s.sum(), s.From)
 	share, ok := highestReached(in.Limits.Budget.Shares, spent+rounding)
 	if !ok || share <= s.Share {
-		return s, nil, 0
+		return s, nil
 	}
 	s.Share = share
 	severity := wire.SeverityWarning
@@ -120,17 +114,13 @@ func (s spending) crossBudget(in input) (spending, []finding, int64) {
 	} else {
 		f.Text, f.Data = fmt.Sprintf(textSpent, ledger.DollarsText(usd), ledger.DollarsText(own.Usd)), budgetData(usd, own.Usd)
 	}
-	return s, []finding{f}, 0
+	return s, []finding{f}
 }
 
-// rounding is what sums of costs may lack.
-const rounding = 1e-9
-
 func budgetFinding(in input, severity wire.Severity, level string) finding {
-	return finding{
-		Kind: kindBudget, Severity: severity, NodeID: in.Event.Node(), ExecID: in.Event.ExecID, Armed: in.Pos, Level: level,
-		Event: "budget_alert",
-	}
+	f := in.finding(kindBudget, severity, "", nil)
+	f.Level, f.Event = level, "budget_alert"
+	return f
 }
 
 // budgetData has the fields under both names that are in use for them.
@@ -138,19 +128,6 @@ func budgetData(usd, budget float64) map[string]any {
 	usd = math.Round(usd*1e6) / 1e6
 	return map[string]any{"costUsd": usd, "budgetUsd": budget, "currentCost": usd, "threshold": budget}
 }
-
-// highestReached returns the highest of ascending thresholds that x has come up to.
-func highestReached[N int | float64](thresholds []N, x N) (highest N, ok bool) {
-	for _, t := range thresholds {
-		if x >= t {
-			highest, ok = t, true
-		}
-	}
-	return highest, ok
-}
-
-// formatNumber is a number as it is written in a key.
-func formatNumber(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
 
 // daySum adds up what all runs spend on a day.
 type daySum struct {

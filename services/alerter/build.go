@@ -1,10 +1,10 @@
 package alerter
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
-	"strings"
 	"sync"
 
 	"code.wake.dev/wake/internal/timeline"
@@ -32,10 +32,7 @@ const (
 )
 
 // detect is a [detector].
-func (s builds) detect(in input) (builds, []finding, int64) {
-	if in.Event == nil {
-		return s, nil, 0
-	}
+func (s builds) detect(in input) (builds, []finding) {
 	e := in.Event
 	var found []finding
 	switch p := e.Payload.(type) {
@@ -57,7 +54,7 @@ func (s builds) detect(in input) (builds, []finding, int64) {
 		}
 		s, found = s.endNode(in, p.Output, p.Error)
 	}
-	return s, found, 0
+	return s, found
 }
 
 // matchCommand returns the build or the tests that a command runs, if it does.
@@ -74,19 +71,14 @@ func (l *limits) matchCommand(input string) (buildCommand, bool) {
 // addCall looks at a call. A call of unknown outcome counts for nothing: it was
 // refused or interrupted, or goes on in the background.
 func (s builds) addCall(in input, p *wire.AgentTool) (builds, []finding) {
-	if p.Denied || p.Error == wire.CallInterrupted || isRejection(p.Error) || neverBegan(p.Error) || !slices.Contains(in.Limits.Build.Tools, p.ToolName) ||
-		p.Structured.TextAt("backgroundTaskId") != "" {
+	if !hasOutcome(p) || !slices.Contains(in.Limits.Build.Tools, p.ToolName) || p.Structured.TextAt("backgroundTaskId") != "" {
 		return s, nil
 	}
 	o, ok := in.Limits.matchCommand(p.ToolInput.TextAt("command"))
 	if !ok {
 		return s, nil
 	}
-	output := p.Error
-	if output == "" {
-		output = outputOf(p)
-	}
-	return s.noteOutcome(in, agentOf(in.Event)+"\n"+o.Name, o, p.Error, parseOutput(output))
+	return s.noteOutcome(in, agentOf(in.Event)+"\n"+o.Name, o, p.Error, parseOutput(cmp.Or(p.Error, outputOf(p))))
 }
 
 // endNode looks at the end of a node that is a command.
@@ -114,12 +106,8 @@ func (s builds) noteOutcome(in input, key string, o buildCommand, problem string
 		return s, nil
 	}
 	text, summary := buildText(o, passed, problem, r)
-	f := finding{
-		Kind: kindBuild, Severity: wire.SeverityInfo, NodeID: in.Event.Node(), ExecID: in.Event.ExecID, Armed: in.Pos,
-		Text: text, Event: "build_result", Data: map[string]any{
-			"command": o.Command, "passed": passed, "errors": r.Errors + r.Failed, "summary": summary,
-		},
-	}
+	data := map[string]any{"command": o.Command, "passed": passed, "errors": r.Errors + r.Failed, "summary": summary}
+	f := in.finding(kindBuild, wire.SeverityInfo, text, data)
 	if now == outcomeFailed {
 		f.Severity = wire.SeverityWarning
 	}
@@ -172,23 +160,4 @@ func exitStatus(problem string) string {
 		return "exit code " + m[1]
 	}
 	return timeline.Line(firstLine(problem), maxError)
-}
-
-// outputOf is what a tool has printed.
-func outputOf(p *wire.AgentTool) string {
-	if s, ok := p.ToolOutput.Text(); ok {
-		return s
-	}
-	var all []string
-	list, _ := p.ToolOutput.Any().([]any)
-	for _, x := range list {
-		block, _ := x.(map[string]any)
-		if s, ok := block["text"].(string); ok {
-			all = append(all, s)
-		}
-	}
-	if len(all) == 0 {
-		return p.ToolOutput.TextAt("stdout") + p.ToolOutput.TextAt("output")
-	}
-	return strings.Join(all, "\n")
 }

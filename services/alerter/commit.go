@@ -1,6 +1,7 @@
 package alerter
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -37,7 +38,7 @@ const vcsNotice = "/vcs_state_changed"
 // maxCommits bounds the messages that are listed.
 const maxCommits = 3
 
-// detect is a [detector].
+// detect is a [timedDetector].
 func (s commits) detect(in input) (commits, []finding, int64) {
 	var found []finding
 	if in.Event == nil {
@@ -244,15 +245,11 @@ func (k agentCommits) finding() finding {
 	latest := k.Messages[len(k.Messages)-1]
 	f := finding{
 		Kind: kindCommit, Severity: wire.SeverityInfo, NodeID: k.Node, ExecID: k.Exec, Armed: k.First,
-		Event: "git_commit", Data: map[string]any{"message": latest, "count": k.Count},
+		Data: map[string]any{"message": latest, "count": k.Count},
 	}
 	switch {
 	case k.Count == 1 && latest == "":
-		where := k.Branch
-		if where == "" {
-			where = "a branch"
-		}
-		f.Text = fmt.Sprintf(textCommittedOn, where)
+		f.Text = fmt.Sprintf(textCommittedOn, cmp.Or(k.Branch, "a branch"))
 	case k.Count == 1:
 		f.Text = fmt.Sprintf(textCommitted, quoteText(latest))
 	case k.Count <= maxCommits:

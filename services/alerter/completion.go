@@ -1,6 +1,7 @@
 package alerter
 
 import (
+	"cmp"
 	"fmt"
 
 	"code.wake.dev/wake/internal/timeline"
@@ -13,15 +14,12 @@ type completions struct {
 }
 
 // detect is a [detector].
-func (s completions) detect(in input) (completions, []finding, int64) {
-	if in.Event == nil {
-		return s, nil, 0
-	}
+func (s completions) detect(in input) (completions, []finding) {
 	switch p := in.Event.Payload.(type) {
 	case *wire.AgentComplete:
-		s.Result = resultLine(p.Result, s.Result)
+		s.Result = cmp.Or(timeline.Line(p.Result, maxResult), s.Result)
 	case *wire.NodeComplete:
-		s.Result = resultLine(outputText(p.Output), s.Result)
+		s.Result = cmp.Or(timeline.Line(outputText(p.Output), maxResult), s.Result)
 	case *wire.FlowComplete:
 		if p.Status != wire.FlowStatusComplete {
 			break
@@ -32,17 +30,10 @@ func (s completions) detect(in input) (completions, []finding, int64) {
 		}
 		return s, []finding{{
 			Kind: kindCompletion, Severity: wire.SeverityInfo, NodeID: wire.RunNode, Armed: in.Pos,
-			Text: text, Event: "completion", Data: map[string]any{"result": s.Result},
-		}}, 0
+			Text: text, Data: map[string]any{"result": s.Result},
+		}}
 	}
-	return s, nil, 0
-}
-
-func resultLine(text, otherwise string) string {
-	if text = timeline.Line(text, maxResult); text != "" {
-		return text
-	}
-	return otherwise
+	return s, nil
 }
 
 // outputText returns the text of a node's output: the output itself, or what
@@ -54,6 +45,5 @@ func outputText(output wire.Raw) string {
 	if s, ok := output.Get("text").Text(); ok {
 		return s
 	}
-	s := output.TextAt("stdout")
-	return s
+	return output.TextAt("stdout")
 }

@@ -2,7 +2,6 @@ package alerter
 
 import (
 	"fmt"
-	"strings"
 
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
@@ -17,10 +16,7 @@ type denials struct {
 }
 
 // detect is a [detector].
-func (s denials) detect(in input) (denials, []finding, int64) {
-	if in.Event == nil {
-		return s, nil, 0
-	}
+func (s denials) detect(in input) (denials, []finding) {
 	e := in.Event
 	call := e.Node() + "\n" + e.CallID
 	switch p := e.Payload.(type) {
@@ -37,28 +33,10 @@ func (s denials) detect(in input) (denials, []finding, int64) {
 			s.Told = withoutKey(s.Told, key)
 		case p.Denied && !human && !s.Told[key]:
 			s.Told = withKey(s.Told, key, true)
-			return s, []finding{blockedFinding(in, p)}, 0
+			tool := nameLine(p.ToolName)
+			data := map[string]any{"toolName": tool, "message": timeline.Line(p.Error, maxError)}
+			return s, []finding{in.finding(kindBlocked, wire.SeverityError, fmt.Sprintf(textBlocked, tool), data)}
 		}
 	}
-	return s, nil, 0
-}
-
-func blockedFinding(in input, p *wire.AgentTool) finding {
-	tool := nameLine(p.ToolName)
-	return finding{
-		Kind: kindBlocked, Severity: wire.SeverityError, NodeID: in.Event.Node(), ExecID: in.Event.ExecID, Armed: in.Pos,
-		Text:  fmt.Sprintf(textBlocked, tool),
-		Event: "permission_blocked", Data: map[string]any{"toolName": tool, "message": timeline.Line(p.Error, maxError)},
-	}
-}
-
-// isRejection recognises the words for a refusal by a human.
-func isRejection(problem string) bool {
-	return strings.HasPrefix(problem, "The user doesn't want to proceed with this tool use")
-}
-
-// neverBegan recognises the words of Claude Code for a call that it hasn't made, since another one of the
-// same message had failed.
-func neverBegan(problem string) bool {
-	return strings.HasPrefix(strings.TrimPrefix(problem, "<tool_use_error>"), "Sibling tool call errored")
+	return s, nil
 }

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
+	"time"
 
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
@@ -41,9 +43,12 @@ const (
 
 // detector is a pure function. It changes no state it was given, so what it
 // returns can be thrown away and computed again. Its state is stored by
-// [wire.Marshal]. The deadline is when it wants to be told that time has passed,
-// in Unix ms; 0: never.
-type detector[S any] func(s S, in input) (next S, found []finding, deadline int64)
+// [wire.Marshal]. It sees events only.
+type detector[S any] func(s S, in input) (next S, found []finding)
+
+// timedDetector is a [detector] that sees ticks, too. The deadline is when it wants to be
+// told that time has passed, in Unix ms; 0: never.
+type timedDetector[S any] func(s S, in input) (next S, found []finding, deadline int64)
 
 // input is an event, or a tick: the news that a deadline has come.
 type input struct {
@@ -65,8 +70,13 @@ type finding struct {
 	Armed    uint64 // position of the event that began it: the same for each alerter that finds it
 	Level    string // tells apart what the same event began
 	Text     string // without the prefix
-	Event    string // name of the supervisor event (seeds/004 §1)
+	Event    string // name of the supervisor event (seeds/004 §1); "": the kind's
 	Data     map[string]any
+}
+
+// finding is what the event says of its node.
+func (in input) finding(kind string, severity wire.Severity, text string, data map[string]any) finding {
+	return finding{Kind: kind, Severity: severity, NodeID: in.Event.Node(), ExecID: in.Event.ExecID, Armed: in.Pos, Text: text, Data: data}
 }
 
 // key names the occurrence.
@@ -81,7 +91,7 @@ func (f finding) key() string {
 // toAlert is the finding as it is stored.
 func (f finding) toAlert(in input, incarnation string) (wire.Alert, error) {
 	label := in.Run.alertLabel(f.NodeID)
-	fields := map[string]any{"type": "event", "event": f.Event, "agentId": label}
+	fields := map[string]any{"type": "event", "event": cmp.Or(f.Event, f.Kind), "agentId": label}
 	maps.Copy(fields, f.Data)
 	data, err := wire.Marshal(fields)
 	if err != nil {
@@ -162,9 +172,118 @@ func fittingLabels(labels map[string]string) map[string]string {
 // earliest is the first of the times of values, 0 left out; 0 if there is none.
 func earliest[V any](values map[string]V, at func(V) int64) (first int64) {
 	for _, v := range values {
-		if t := at(v); t > 0 && (first == 0 || t < first) {
-			first = t
+		if t := at(v); t > 0 {
+			first = min(cmp.Or(first, t), t)
 		}
 	}
 	return first
+}
+
+// agentOf names the agent that an event is about: the node's agent, or one of its
+// sub-agents.
+func agentOf(e *wire.Event) string { return e.Node() + "\n" + e.Parent }
+
+// withoutNode returns the entries of other nodes than the given one, of a map with
+// keys that begin with a node.
+func withoutNode[V any](m map[string]V, node string) map[string]V {
+	for key := range m {
+		if strings.HasPrefix(key, node+"\n") {
+			others := maps.Clone(m)
+			maps.DeleteFunc(others, func(key string, _ V) bool { return strings.HasPrefix(key, node+"\n") })
+			return others
+		}
+	}
+	return m
+}
+
+// sortedKeys returns the keys of a map in order.
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+// withKey returns a copy of m in which key has a value.
+func withKey[V any](m map[string]V, key string, v V) map[string]V {
+	c := maps.Clone(m)
+	if c == nil {
+		c = map[string]V{}
+	}
+	c[key] = v
+	return c
+}
+
+// withoutKey returns m, or a copy of it that lacks key.
+func withoutKey[V any](m map[string]V, key string) map[string]V {
+	if _, ok := m[key]; !ok {
+		return m
+	}
+	c := maps.Clone(m)
+	delete(c, key)
+	return c
+}
+
+// highestReached returns the highest of ascending thresholds that x has come up to.
+func highestReached[N int | float64](thresholds []N, x N) (highest N, ok bool) {
+	for _, t := range thresholds {
+		if x >= t {
+			highest, ok = t, true
+		}
+	}
+	return highest, ok
+}
+
+// formatNumber is a number as it is written in a key.
+func formatNumber(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
+
+// rounding is what sums of costs may lack.
+const rounding = 1e-9
+
+const dayMs = 24 * int64(time.Hour/time.Millisecond)
+
+// nodePolicy is what a flow says about errors of a node.
+type nodePolicy struct {
+	Continue    bool `json:"continue,omitempty"` // an error is one of its outcomes
+	MaxAttempts int  `json:"maxAttempts,omitempty"`
+}
+
+// nodePolicies returns the policies of a flow's nodes, and its node if that is the only
+// one. A definition that can't be read has none: then every error counts.
+func nodePolicies(definition wire.Raw) (all map[string]nodePolicy, only string) {
+	var d struct {
+		Nodes []struct {
+			ID     string `json:"id"`
+			Policy struct {
+				ContinueOnError bool `json:"continueOnError"`
+				Retry           struct {
+					MaxAttempts int `json:"maxAttempts"`
+				} `json:"retry"`
+			} `json:"policy"`
+		} `json:"nodes"`
+	}
+	if wire.Unmarshal(definition, &d) != nil {
+		return nil, ""
+	}
+	if len(d.Nodes) == 1 {
+		only = d.Nodes[0].ID
+	}
+	for _, n := range d.Nodes {
+		p := nodePolicy{Continue: n.Policy.ContinueOnError, MaxAttempts: n.Policy.Retry.MaxAttempts}
+		if p == (nodePolicy{}) {
+			continue
+		}
+		if all == nil {
+			all = map[string]nodePolicy{}
+		}
+		all[n.ID] = p
+	}
+	return all, only
+}
+
+// nodePolicy returns the policy of a node. Items of a forEach have that of their
+// node.
+func (r run) nodePolicy(node string) nodePolicy {
+	if p, ok := r.Policies[node]; ok {
+		return p
+	}
+	if i := strings.LastIndexByte(node, '/'); i > 0 {
+		return r.Policies[node[:i]]
+	}
+	return nodePolicy{}
 }

@@ -1,9 +1,8 @@
 package alerter
 
 import (
+	"cmp"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -32,10 +31,7 @@ type retries struct {
 }
 
 // detect is a [detector].
-func (s failures) detect(in input) (failures, []finding, int64) {
-	if in.Event == nil {
-		return s, nil, 0
-	}
+func (s failures) detect(in input) (failures, []finding) {
 	var found []finding
 	switch p := in.Event.Payload.(type) {
 	case *wire.NodeScheduled:
@@ -58,7 +54,7 @@ func (s failures) detect(in input) (failures, []finding, int64) {
 			s.Told = withoutKey(s.Told, in.Event.ExecID)
 		}
 	}
-	return s, found, 0
+	return s, found
 }
 
 // agentError tells an error once per execution, and a series of tries when the
@@ -68,12 +64,9 @@ func (s failures) agentError(in input, p *wire.AgentError) (failures, []finding)
 	if p.ErrorType == wire.ErrorUser || isDeliberateEnd(p) || p.ResetsAt != 0 { // the end of its node tells of a limit
 		return s, nil
 	}
-	f := finding{
-		Kind: kindError, Severity: wire.SeverityError, NodeID: e.Node(), ExecID: e.ExecID, Armed: in.Pos,
-		Text: errorLine(p), Event: "error", Data: map[string]any{"message": errorMessage(p), "errorType": nameLine(p.ErrorType)},
-	}
+	f := in.finding(kindError, wire.SeverityError, errorLine(p), map[string]any{"message": errorMessage(p), "errorType": nameLine(p.ErrorType)})
 	if p.ErrorType == wire.ErrorProcessDied {
-		f.Kind, f.Event = kindDied, kindDied
+		f.Kind = kindDied
 	}
 	if isAPI(p) {
 		f.Event, f.Data = "api_error", map[string]any{"message": errorMessage(p)}
@@ -130,22 +123,15 @@ func (s failures) nodeError(in input, p *wire.NodeError) (failures, []finding) {
 	}
 	s.Node = node
 	text := timeline.Line(p.Error, maxMessage)
-	return s, []finding{{
-		Kind: kindError, Severity: wire.SeverityError, NodeID: node, ExecID: e.ExecID, Armed: in.Pos,
-		Text:  fmt.Sprintf(textNodeFailed, nameLine(node), text),
-		Event: "error", Data: map[string]any{"message": text, "errorType": nameLine(p.ErrorType), "nodeId": node},
-	}}
+	data := map[string]any{"message": text, "errorType": nameLine(p.ErrorType), "nodeId": node}
+	return s, []finding{in.finding(kindError, wire.SeverityError, fmt.Sprintf(textNodeFailed, nameLine(node), text), data)}
 }
 
 // limitFinding tells that a node waits until a limit of its model is over.
 func limitFinding(in input, p *wire.NodeError) finding {
-	e, message := in.Event, timeline.Line(p.Error, maxMessage)
-	until := time.UnixMilli(p.RetryAt).UTC().Format(time.RFC3339)
-	return finding{
-		Kind: kindLimit, Severity: wire.SeverityWarning, NodeID: e.Node(), ExecID: e.ExecID, Armed: in.Pos,
-		Text: fmt.Sprintf(textLimit, until, message), Event: kindLimit,
-		Data: map[string]any{"message": message, "errorType": nameLine(p.ErrorType), "until": until},
-	}
+	message, until := timeline.Line(p.Error, maxMessage), time.UnixMilli(p.RetryAt).UTC().Format(time.RFC3339)
+	data := map[string]any{"message": message, "errorType": nameLine(p.ErrorType), "until": until}
+	return in.finding(kindLimit, wire.SeverityWarning, fmt.Sprintf(textLimit, until, message), data)
 }
 
 // forgetExecution forgets an execution.
@@ -159,14 +145,9 @@ func (s failures) runFailed(in input, p *wire.FlowComplete) []finding {
 		return nil
 	}
 	text := timeline.Line(p.Error, maxMessage)
-	node := wire.RunNode
-	if p.FailedNode != "" {
-		node = p.FailedNode
-	}
 	return []finding{{
-		Kind: kindError, Severity: wire.SeverityError, NodeID: node, Armed: in.Pos, Level: "run",
-		Text: fmt.Sprintf(textRunFailed, text), Event: "error",
-		Data: map[string]any{"message": text, "errorType": "run_failed"},
+		Kind: kindError, Severity: wire.SeverityError, NodeID: cmp.Or(p.FailedNode, wire.RunNode), Armed: in.Pos, Level: "run",
+		Text: fmt.Sprintf(textRunFailed, text), Data: map[string]any{"message": text, "errorType": "run_failed"},
 	}}
 }
 
@@ -222,48 +203,8 @@ func retryOf(p *wire.AgentError) string {
 	return fmt.Sprintf("%d/%d", *p.Attempt, p.MaxAttempts)
 }
 
-// agentOf names the agent that an event is about: the node's agent, or one of its
-// sub-agents.
-func agentOf(e *wire.Event) string { return e.Node() + "\n" + e.Parent }
-
 // isDeliberateEnd reports whether a process died because it was told to: what ended it
 // says why.
 func isDeliberateEnd(p *wire.AgentError) bool {
 	return p.ErrorType == wire.ErrorProcessDied && p.Details.TextAt("reason") != ""
-}
-
-// withoutNode returns the entries of other nodes than the given one, of a map with
-// keys that begin with a node.
-func withoutNode[V any](m map[string]V, node string) map[string]V {
-	for key := range m {
-		if strings.HasPrefix(key, node+"\n") {
-			others := maps.Clone(m)
-			maps.DeleteFunc(others, func(key string, _ V) bool { return strings.HasPrefix(key, node+"\n") })
-			return others
-		}
-	}
-	return m
-}
-
-// sortedKeys returns the keys of a map in order.
-func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
-
-// withKey returns a copy of m in which key has a value.
-func withKey[V any](m map[string]V, key string, v V) map[string]V {
-	c := maps.Clone(m)
-	if c == nil {
-		c = map[string]V{}
-	}
-	c[key] = v
-	return c
-}
-
-// withoutKey returns m, or a copy of it that lacks key.
-func withoutKey[V any](m map[string]V, key string) map[string]V {
-	if _, ok := m[key]; !ok {
-		return m
-	}
-	c := maps.Clone(m)
-	delete(c, key)
-	return c
 }

@@ -26,8 +26,8 @@ func (g gap) finding() finding {
 	}
 	return finding{
 		Kind: kindGap, Severity: wire.SeverityCritical, NodeID: g.Node, Armed: g.Pos,
-		Text:  fmt.Sprintf(textGap, formatCount(int64(n), "event"), nameLine(g.Node), which),
-		Event: "seq_gap", Data: map[string]any{"nodeId": nameLine(g.Node), "from": g.From, "to": g.To},
+		Text: fmt.Sprintf(textGap, formatCount(int64(n), "event"), nameLine(g.Node), which),
+		Data: map[string]any{"nodeId": nameLine(g.Node), "from": g.From, "to": g.To},
 	}
 }
 

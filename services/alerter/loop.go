@@ -22,18 +22,12 @@ type streak struct {
 	Open map[string]string `json:"open,omitempty"`
 }
 
-// unknownTool is the tool of a result if no event has its call.
-const unknownTool = "unknown"
-
 // maxOpen bounds the calls that are remembered. An agent that opens more has no
 // batches, and its siblings count one by one.
 const maxOpen = 200
 
 // detect is a [detector].
-func (s loops) detect(in input) (loops, []finding, int64) {
-	if in.Event == nil {
-		return s, nil, 0
-	}
+func (s loops) detect(in input) (loops, []finding) {
 	e := in.Event
 	switch p := e.Payload.(type) {
 	case *wire.AgentStart:
@@ -54,7 +48,7 @@ func (s loops) detect(in input) (loops, []finding, int64) {
 	case *wire.NodeComplete, *wire.NodeError:
 		s.Agents = withoutNode(s.Agents, e.Node())
 	}
-	return s, nil, 0
+	return s, nil
 }
 
 func (k streak) noteOpenCall(call, batch string) streak {
@@ -68,7 +62,7 @@ func (k streak) noteOpenCall(call, batch string) streak {
 // addCall counts a result. The calls of one message count once, and what a rule or
 // a human refused doesn't count. The end of a call that started a sub-agent is
 // the end of that.
-func (s loops) addCall(in input, p *wire.AgentTool) (loops, []finding, int64) {
+func (s loops) addCall(in input, p *wire.AgentTool) (loops, []finding) {
 	e, agent := in.Event, agentOf(in.Event)
 	if e.CallID != "" {
 		s.Agents = withoutKey(s.Agents, e.Node()+"\n"+e.CallID)
@@ -77,7 +71,7 @@ func (s loops) addCall(in input, p *wire.AgentTool) (loops, []finding, int64) {
 	batch := k.Open[e.CallID]
 	k.Open = withoutKey(k.Open, e.CallID)
 	switch {
-	case p.Denied, isRejection(p.Error), neverBegan(p.Error), p.Error == wire.CallInterrupted, p.ToolName == unknownTool: // says nothing about a tool
+	case !hasOutcome(p), p.ToolName == unknownTool: // says nothing about a tool
 	case p.Error == "":
 		k = streak{Open: k.Open}
 	case batch != "" && batch == k.Batch:
@@ -86,11 +80,11 @@ func (s loops) addCall(in input, p *wire.AgentTool) (loops, []finding, int64) {
 		k = k.addFailure(in.Pos, p.ToolName, batch)
 		if k.Count == in.Limits.Loop.Failures {
 			s.Agents = withKey(s.Agents, agent, k)
-			return s, []finding{k.finding(in, p)}, 0
+			return s, []finding{k.finding(in, p)}
 		}
 	}
 	s.Agents = withKey(s.Agents, agent, k)
-	return s, nil, 0
+	return s, nil
 }
 
 func (k streak) addFailure(pos uint64, tool, batch string) streak {
@@ -114,11 +108,9 @@ func (k streak) finding(in input, p *wire.AgentTool) finding {
 	if k.Tool != "" {
 		tool = nameLine(k.Tool)
 	}
-	return finding{
-		Kind: kindFailureLoop, Severity: wire.SeverityWarning, NodeID: in.Event.Node(), ExecID: in.Event.ExecID, Armed: k.First,
-		Text:  fmt.Sprintf(textLoop, k.Count, tool),
-		Event: "failure_loop", Data: map[string]any{
-			"consecutiveFailures": k.Count, "lastTool": nameLine(p.ToolName), "lastError": timeline.Line(p.Error, maxError),
-		},
-	}
+	f := in.finding(kindFailureLoop, wire.SeverityWarning, fmt.Sprintf(textLoop, k.Count, tool), map[string]any{
+		"consecutiveFailures": k.Count, "lastTool": nameLine(p.ToolName), "lastError": timeline.Line(p.Error, maxError),
+	})
+	f.Armed = k.First
+	return f
 }

@@ -21,10 +21,7 @@ const notifyTool = "notify_parent"
 const maxSaid = 1500
 
 // detect is a [detector].
-func (s messages) detect(in input) (messages, []finding, int64) {
-	if in.Event == nil {
-		return s, nil, 0
-	}
+func (s messages) detect(in input) (messages, []finding) {
 	e := in.Event
 	call := e.Node() + "\n" + e.CallID
 	switch p := e.Payload.(type) {
@@ -38,28 +35,24 @@ func (s messages) detect(in input) (messages, []finding, int64) {
 				s.Calls = withKey(s.Calls, open, true)
 			}
 		}
-		return s, []finding{messageFinding(in, p)}, 0
+		return s, []finding{messageFinding(in, p)}
 	case *wire.AgentTool:
 		told, open := s.Calls[call]
 		s.Calls = withoutKey(s.Calls, call)
 		text := p.ToolInput.TextAt("message")
 		if open && !told && p.Error == "" && !p.Denied && text != "" {
 			priority := wire.Priority(p.ToolInput.TextAt("priority"))
-			return s, []finding{messageFinding(in, &wire.CCMessage{Text: text, Priority: priority})}, 0
+			return s, []finding{messageFinding(in, &wire.CCMessage{Text: text, Priority: priority})}
 		}
 	case *wire.NodeComplete, *wire.NodeError, *wire.NodeCancelled:
 		s.Calls = withoutNode(s.Calls, e.Node())
 	}
-	return s, nil, 0
+	return s, nil
 }
 
 func messageFinding(in input, p *wire.CCMessage) finding {
 	text := timeline.Line(p.Text, maxSaid)
-	f := finding{
-		Kind: kindMessage, Severity: wire.SeverityInfo, NodeID: in.Event.Node(), ExecID: in.Event.ExecID, Armed: in.Pos,
-		Text:  fmt.Sprintf(textMessage, quoteText(text)),
-		Event: "cc_message", Data: map[string]any{"text": text, "priority": string(wire.PriorityInfo)},
-	}
+	f := in.finding(kindMessage, wire.SeverityInfo, fmt.Sprintf(textMessage, quoteText(text)), map[string]any{"text": text, "priority": string(wire.PriorityInfo)})
 	if p.Priority != wire.PriorityInfo && in.Event.CallID != "" {
 		f.Data["callId"] = nameLine(in.Event.CallID) // by which it is answered
 	}

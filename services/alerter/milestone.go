@@ -41,7 +41,7 @@ const (
 	statusOpen = "in_progress"
 )
 
-// detect is a [detector].
+// detect is a [timedDetector].
 func (s milestones) detect(in input) (milestones, []finding, int64) {
 	var found []finding
 	if in.Event == nil {
@@ -140,8 +140,8 @@ func (l todoList) itemFinding(in input, item wire.Todo, index, done int) finding
 	task := timeline.Line(item.Content, maxItem)
 	f := finding{
 		Kind: kindMilestone, Severity: wire.SeverityInfo, NodeID: l.Node, ExecID: l.Exec, Armed: in.Pos, Level: fmt.Sprintf("begun-%d", index),
-		Text:  fmt.Sprintf(textTask, min(l.Done+1, l.Total), l.Total, task),
-		Event: "task_milestone", Data: map[string]any{"task": task, "status": item.Status, "progress": fmt.Sprintf("%d/%d", l.Done, l.Total)},
+		Text: fmt.Sprintf(textTask, min(l.Done+1, l.Total), l.Total, task),
+		Data: map[string]any{"task": task, "status": item.Status, "progress": fmt.Sprintf("%d/%d", l.Done, l.Total)},
 	}
 	if done > 0 {
 		f.Level, f.Text = fmt.Sprintf("done-%d", index), task
@@ -195,7 +195,7 @@ func (l todoList) tellCreated() (todoList, []finding) {
 	}
 	f := finding{
 		Kind: kindMilestone, Severity: wire.SeverityInfo, NodeID: l.Node, ExecID: l.Exec, Armed: l.First, Level: "created", Text: text,
-		Event: "task_milestone", Data: map[string]any{
+		Data: map[string]any{
 			"task": names, "status": "created", "count": n, "progress": fmt.Sprintf("%d/%d", l.Done, l.Total),
 		},
 	}

@@ -10,17 +10,10 @@ import (
 // mirrorFindings finds that a program has lost a part of its session's transcript on the way to its store: a program that
 // goes on with the session from there doesn't know that part. It needs no memory.
 func mirrorFindings(in input) []finding {
-	if in.Event == nil {
-		return nil
-	}
 	p, is := in.Event.Payload.(*wire.RawMessage)
 	if !is || p.Name != wire.MirrorError {
 		return nil
 	}
 	why := timeline.Line(p.Data.TextAt("error"), maxError)
-	return []finding{{
-		Kind: kindMirror, Severity: wire.SeverityError, NodeID: in.Event.Node(), ExecID: in.Event.ExecID, Armed: in.Pos,
-		Text:  fmt.Sprintf(textMirror, why),
-		Event: "mirror_error", Data: map[string]any{"message": why},
-	}}
+	return []finding{in.finding(kindMirror, wire.SeverityError, fmt.Sprintf(textMirror, why), map[string]any{"message": why})}
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // How much of an output is looked at, in bytes: its head and, since summaries
@@ -171,4 +172,42 @@ func (r report) failureText() string {
 		names += ", …"
 	}
 	return s + " (" + timeline.Line(names, maxError) + ")"
+}
+
+// hasOutcome reports whether a call was made and came to an end of its own.
+func hasOutcome(p *wire.AgentTool) bool {
+	return !p.Denied && p.Error != wire.CallInterrupted && !isRejection(p.Error) && !neverBegan(p.Error)
+}
+
+// isRejection recognises the words for a refusal by a human.
+func isRejection(problem string) bool {
+	return strings.HasPrefix(problem, "The user doesn't want to proceed with this tool use")
+}
+
+// neverBegan recognises the words of Claude Code for a call that it hasn't made, since another one of the
+// same message had failed.
+func neverBegan(problem string) bool {
+	return strings.HasPrefix(strings.TrimPrefix(problem, "<tool_use_error>"), "Sibling tool call errored")
+}
+
+// unknownTool is the tool of a result if no event has its call.
+const unknownTool = "unknown"
+
+// outputOf is what a tool has printed.
+func outputOf(p *wire.AgentTool) string {
+	if s, ok := p.ToolOutput.Text(); ok {
+		return s
+	}
+	var all []string
+	list, _ := p.ToolOutput.Any().([]any)
+	for _, x := range list {
+		block, _ := x.(map[string]any)
+		if s, ok := block["text"].(string); ok {
+			all = append(all, s)
+		}
+	}
+	if len(all) == 0 {
+		return p.ToolOutput.TextAt("stdout") + p.ToolOutput.TextAt("output")
+	}
+	return strings.Join(all, "\n")
 }

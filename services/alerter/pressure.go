@@ -1,6 +1,7 @@
 package alerter
 
 import (
+	"cmp"
 	"fmt"
 
 	"code.wake.dev/wake/pkg/wire"
@@ -20,10 +21,7 @@ type pressure struct {
 }
 
 // detect is a [detector].
-func (s pressures) detect(in input) (pressures, []finding, int64) {
-	if in.Event == nil {
-		return s, nil, 0
-	}
+func (s pressures) detect(in input) (pressures, []finding) {
 	e := in.Event
 	node := e.Node()
 	switch p := e.Payload.(type) {
@@ -46,7 +44,7 @@ func (s pressures) detect(in input) (pressures, []finding, int64) {
 			return s.addUsage(in, p)
 		}
 	}
-	return s, nil, 0
+	return s, nil
 }
 
 func (s pressures) learnWindows(usage map[string]wire.ModelUsage) pressures {
@@ -67,23 +65,20 @@ func (s pressures) windowSize(l Context, p *wire.Usage) int64 {
 	if w := s.Windows[p.Model]; w > 0 {
 		return w
 	}
-	w := l.Windows[p.Model]
-	if w <= 0 {
-		w = l.Window
-	}
+	w := cmp.Or(max(0, l.Windows[p.Model]), l.Window)
 	if p.ContextTokens > w {
 		return 0
 	}
 	return w
 }
 
-func (s pressures) addUsage(in input, p *wire.Usage) (pressures, []finding, int64) {
+func (s pressures) addUsage(in input, p *wire.Usage) (pressures, []finding) {
 	if p.ContextWindow > 0 && p.ContextWindow != s.Windows[p.Model] {
 		s.Windows = withKey(s.Windows, p.Model, p.ContextWindow)
 	}
 	window := s.windowSize(in.Limits.Context, p)
 	if window <= 0 || p.ContextTokens <= 0 {
-		return s, nil, 0
+		return s, nil
 	}
 	node := in.Event.Node()
 	k, ok := s.Nodes[node]
@@ -91,13 +86,13 @@ func (s pressures) addUsage(in input, p *wire.Usage) (pressures, []finding, int6
 		k.Armed = in.Pos
 	}
 	if turn := in.Event.Turn; turn > 0 && turn <= k.Past { // older logs have it behind its compaction
-		return s, nil, 0
+		return s, nil
 	}
 	percent := int(min(p.ContextTokens, window) * 100 / window)
 	level, hit := highestReached(in.Limits.Context.Percent, percent)
 	if !hit || level <= k.Told {
 		s.Nodes = withKey(s.Nodes, node, k)
-		return s, nil, 0
+		return s, nil
 	}
 	k.Told = level
 	s.Nodes = withKey(s.Nodes, node, k)
@@ -105,9 +100,8 @@ func (s pressures) addUsage(in input, p *wire.Usage) (pressures, []finding, int6
 	if level >= 75 {
 		severity = wire.SeverityWarning
 	}
-	return s, []finding{{
-		Kind: kindContext, Severity: severity, NodeID: node, ExecID: in.Event.ExecID, Armed: k.Armed, Level: fmt.Sprint(level),
-		Text:  fmt.Sprintf(textContext, percent),
-		Event: "context_pressure", Data: map[string]any{"percent": percent, "threshold": level, "tokens": p.ContextTokens, "window": window},
-	}}, 0
+	data := map[string]any{"percent": percent, "threshold": level, "tokens": p.ContextTokens, "window": window}
+	f := in.finding(kindContext, severity, fmt.Sprintf(textContext, percent), data)
+	f.Armed, f.Level = k.Armed, fmt.Sprint(level)
+	return s, []finding{f}
 }

@@ -49,10 +49,7 @@ const (
 )
 
 // detect is a [detector].
-func (s circles) detect(in input) (circles, []finding, int64) {
-	if in.Event == nil {
-		return s, nil, 0
-	}
+func (s circles) detect(in input) (circles, []finding) {
 	e := in.Event
 	switch p := e.Payload.(type) {
 	case *wire.AgentStart:
@@ -69,16 +66,16 @@ func (s circles) detect(in input) (circles, []finding, int64) {
 		}
 		k, found := s.Agents[agentOf(e)].addCall(in, p)
 		s.Agents = withKey(s.Agents, agentOf(e), k)
-		return s, found, 0
+		return s, found
 	case *wire.NodeComplete, *wire.NodeError, *wire.NodeCancelled:
 		s.Agents = withoutNode(s.Agents, e.Node())
 	}
-	return s, nil, 0
+	return s, nil
 }
 
 // addCall takes a call that has ended.
 func (k circle) addCall(in input, p *wire.AgentTool) (circle, []finding) {
-	if p.Denied || isRejection(p.Error) || neverBegan(p.Error) || p.Error == wire.CallInterrupted || p.ToolName == unknownTool {
+	if !hasOutcome(p) || p.ToolName == unknownTool {
 		return k, nil
 	}
 	k.Calls++
@@ -161,13 +158,11 @@ func (x again) finding(in input, p *wire.AgentTool, what, text string, count, th
 	case tokens > 0:
 		cost = " (" + formatCount(tokens, "token") + ")"
 	}
-	f := finding{
-		Kind: kindProgress, Severity: wire.SeverityWarning, NodeID: in.Event.Node(), ExecID: in.Event.ExecID, Armed: x.Pos, Level: what,
-		Text:  fmt.Sprintf(text, activity, count, formatSpan(time.Duration(in.At-x.At)*time.Millisecond), cost),
-		Event: "no_progress", Data: map[string]any{
-			"what": what, "count": count, "since": x.At, "toolName": nameLine(p.ToolName), "activity": activity, "costUsd": usd, "tokens": tokens,
-		},
-	}
+	text = fmt.Sprintf(text, activity, count, formatSpan(time.Duration(in.At-x.At)*time.Millisecond), cost)
+	f := in.finding(kindProgress, wire.SeverityWarning, text, map[string]any{
+		"what": what, "count": count, "since": x.At, "toolName": nameLine(p.ToolName), "activity": activity, "costUsd": usd, "tokens": tokens,
+	})
+	f.Armed, f.Level = x.Pos, what
 	if p.Error != "" {
 		f.Data["lastError"] = timeline.Line(p.Error, maxError)
 	}

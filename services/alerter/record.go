@@ -2,7 +2,6 @@ package alerter
 
 import (
 	"cmp"
-	"slices"
 	"strings"
 	"time"
 
@@ -81,14 +80,14 @@ func (r runRecord) applyInput(in input) (runRecord, []finding) {
 	}
 	in.Run = r.Run
 	var o outcome
-	r.Spawns = runDetector(spawns.detect, r.Spawns, in, &o)
-	r.Milestones = runDetector(milestones.detect, r.Milestones, in, &o)
+	r.Spawns = runTimed(spawns.detect, r.Spawns, in, &o)
+	r.Milestones = runTimed(milestones.detect, r.Milestones, in, &o)
 	r.Builds = runDetector(builds.detect, r.Builds, in, &o)
-	r.Commits = runDetector(commits.detect, r.Commits, in, &o)
+	r.Commits = runTimed(commits.detect, r.Commits, in, &o)
 	r.Pressures = runDetector(pressures.detect, r.Pressures, in, &o)
 	r.Spending = runDetector(spending.detect, r.Spending, in, &o)
 	in.Spent = r.Spending.sum()
-	r.Silences = runDetector(silences.detect, r.Silences, in, &o)
+	r.Silences = runTimed(silences.detect, r.Silences, in, &o)
 	r.Messages = runDetector(messages.detect, r.Messages, in, &o)
 	r.Denials = runDetector(denials.detect, r.Denials, in, &o)
 	r.Failures = runDetector(failures.detect, r.Failures, in, &o)
@@ -96,7 +95,10 @@ func (r runRecord) applyInput(in input) (runRecord, []finding) {
 	r.Circles = runDetector(circles.detect, r.Circles, in, &o)
 	r.Completions = runDetector(completions.detect, r.Completions, in, &o)
 	r.Deadline = o.deadline
-	return r, slices.Concat(o.found, waitingFindings(in), mirrorFindings(in))
+	if in.Event != nil {
+		o.found = append(append(o.found, waitingFindings(in)...), mirrorFindings(in)...)
+	}
+	return r, o.found
 }
 
 // outcome is what all detectors return.
@@ -105,13 +107,23 @@ type outcome struct {
 	deadline int64 // the earliest; 0: none
 }
 
-// runDetector lets a detector see the input and returns its next state.
-func runDetector[S any](d detector[S], s S, in input, o *outcome) S {
+// runTimed lets a detector see the input and returns its next state.
+func runTimed[S any](d timedDetector[S], s S, in input, o *outcome) S {
 	next, found, deadline := d(s, in)
 	o.found = append(o.found, found...)
 	if deadline > 0 {
 		o.deadline = min(cmp.Or(o.deadline, deadline), deadline)
 	}
+	return next
+}
+
+// runDetector lets a detector see an event and returns its next state.
+func runDetector[S any](detect detector[S], s S, in input, o *outcome) S {
+	if in.Event == nil {
+		return s
+	}
+	next, found := detect(s, in)
+	o.found = append(o.found, found...)
 	return next
 }
 

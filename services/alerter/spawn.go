@@ -31,7 +31,7 @@ type spawn struct {
 // maxSpawned bounds the labels in a line.
 const maxSpawned = 3
 
-// detect is a [detector].
+// detect is a [timedDetector].
 func (s spawns) detect(in input) (spawns, []finding, int64) {
 	var found []finding
 	if in.Event == nil {
@@ -136,6 +136,6 @@ func (k spawn) finding() finding {
 	}
 	return finding{
 		Kind: kindSpawn, Severity: wire.SeverityInfo, NodeID: k.Node, ExecID: k.Exec, Armed: k.First,
-		Text: text, Event: "subagent_spawn", Data: data,
+		Text: text, Data: data,
 	}
 }

@@ -1,6 +1,7 @@
 package alerter
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"time"
@@ -47,7 +48,7 @@ const (
 	stageCritical
 )
 
-// detect is a [detector].
+// detect is a [timedDetector].
 func (s silences) detect(in input) (silences, []finding, int64) {
 	var found []finding
 	if in.Event == nil {
@@ -218,8 +219,8 @@ func (s silences) canRipen(k silence) bool { return !s.Paused && k.Turn && !k.is
 func (s silences) nextDeadline(l Stuck) int64 {
 	var next int64
 	sooner := func(at int64) {
-		if at > 0 && (next == 0 || at < next) {
-			next = at
+		if at > 0 {
+			next = min(cmp.Or(next, at), at)
 		}
 	}
 	for _, k := range s.Nodes {
@@ -266,8 +267,8 @@ func (k silence) tellStages(in input, node string) (silence, []finding) {
 		silent := in.At - k.Since
 		f := finding{
 			Kind: kindStuck, Severity: wire.SeverityWarning, NodeID: node, ExecID: k.Exec, Armed: k.Pos, Level: "warning",
-			Text:  fmt.Sprintf(textStuck, formatSpan(time.Duration(silent)*time.Millisecond), k.lastActivity()),
-			Event: "stuck", Data: map[string]any{"silentMs": silent, "lastActivity": k.lastActivity()},
+			Text: fmt.Sprintf(textStuck, formatSpan(time.Duration(silent)*time.Millisecond), k.lastActivity()),
+			Data: map[string]any{"silentMs": silent, "lastActivity": k.lastActivity()},
 		}
 		k.Told = stage
 		if stage == stageCritical {
@@ -290,16 +291,11 @@ func (k silence) tellStages(in input, node string) (silence, []finding) {
 		silent := in.At - c.Since
 		found = append(found, finding{
 			Kind: kindStuck, Severity: wire.SeverityWarning, NodeID: node, ExecID: k.Exec, Armed: c.Pos, Level: "tool",
-			Text:  fmt.Sprintf(textStuckTool, nameLine(c.Tool), formatSpan(time.Duration(silent)*time.Millisecond), k.lastActivity()),
-			Event: "stuck", Data: map[string]any{"silentMs": silent, "lastActivity": k.lastActivity(), "toolName": nameLine(c.Tool)},
+			Text: fmt.Sprintf(textStuckTool, nameLine(c.Tool), formatSpan(time.Duration(silent)*time.Millisecond), k.lastActivity()),
+			Data: map[string]any{"silentMs": silent, "lastActivity": k.lastActivity(), "toolName": nameLine(c.Tool)},
 		})
 	}
 	return k, found
 }
 
-func (k silence) lastActivity() string {
-	if k.Last == "" {
-		return "nothing yet"
-	}
-	return k.Last
-}
+func (k silence) lastActivity() string { return cmp.Or(k.Last, "nothing yet") }

@@ -49,15 +49,15 @@ func examineSystem(s System, x sample) []finding {
 	if late := time.Duration(x.At-x.Oldest) * time.Millisecond; x.Oldest > 0 && s.Lag > 0 && late >= s.Lag {
 		found = append(found, finding{
 			Kind: kindLag, Severity: wire.SeverityError, NodeID: wire.RunNode, Armed: window,
-			Text:  fmt.Sprintf(textLag, formatSpan(late), formatCount(int64(x.Waiting), "event")),
-			Event: "recorder_lag", Data: map[string]any{"lagMs": late.Milliseconds(), "events": x.Waiting},
+			Text: fmt.Sprintf(textLag, formatSpan(late), formatCount(int64(x.Waiting), "event")),
+			Data: map[string]any{"lagMs": late.Milliseconds(), "events": x.Waiting},
 		})
 	}
 	if x.Letter.At > 0 && x.At-x.Letter.At < s.Repeat.Milliseconds() { // the letters of one window are told once
 		found = append(found, finding{
 			Kind: kindLetter, Severity: wire.SeverityError, NodeID: wire.RunNode, Armed: uint64(x.Letter.At / s.Repeat.Milliseconds()),
-			Text:  fmt.Sprintf(textLetter, timeline.Line(x.Letter.Reason, maxError)),
-			Event: "dead_letter", Data: map[string]any{"reason": timeline.Line(x.Letter.Reason, maxError)},
+			Text: fmt.Sprintf(textLetter, timeline.Line(x.Letter.Reason, maxError)),
+			Data: map[string]any{"reason": timeline.Line(x.Letter.Reason, maxError)},
 		})
 	}
 	return append(found, troubleFindings(x, window)...)
@@ -81,8 +81,8 @@ func troubleFindings(x sample, window uint64) (found []finding) {
 			sum.Write([]byte(r.Process + "\x00" + service))
 			found = append(found, finding{
 				Kind: kindTrouble, Severity: wire.SeverityError, NodeID: wire.RunNode, Armed: window, Level: fmt.Sprintf("%08x", sum.Sum32()),
-				Text:  fmt.Sprintf(textTrouble, nameLine(service), nameLine(r.Process), nameLine(t.Text)),
-				Event: "service_trouble", Data: map[string]any{"part": nameLine(t.Part), "process": nameLine(r.Process), "error": nameLine(t.Text), "since": t.Since},
+				Text: fmt.Sprintf(textTrouble, nameLine(service), nameLine(r.Process), nameLine(t.Text)),
+				Data: map[string]any{"part": nameLine(t.Part), "process": nameLine(r.Process), "error": nameLine(t.Text), "since": t.Since},
 			})
 		}
 	}
@@ -99,7 +99,7 @@ func storageFinding(x sample, percent, level int, window uint64) finding {
 	}
 	return finding{
 		Kind: kindStorage, Severity: severity, NodeID: wire.RunNode, Armed: window, Level: fmt.Sprint(level),
-		Text:  fmt.Sprintf(textStorage, percent, formatSize(x.Bytes), formatSize(x.MaxBytes)),
-		Event: "storage_pressure", Data: map[string]any{"percent": percent, "threshold": level, "bytes": x.Bytes, "maxBytes": x.MaxBytes},
+		Text: fmt.Sprintf(textStorage, percent, formatSize(x.Bytes), formatSize(x.MaxBytes)),
+		Data: map[string]any{"percent": percent, "threshold": level, "bytes": x.Bytes, "maxBytes": x.MaxBytes},
 	}
 }

@@ -12,13 +12,8 @@ import (
 // waitingFindings finds that a run can't go on until a human has decided something. It
 // needs no memory.
 func waitingFindings(in input) []finding {
-	if in.Event == nil {
-		return nil
-	}
-	f := finding{
-		Kind: kindWaiting, Severity: wire.SeverityWarning, NodeID: in.Event.Node(), ExecID: in.Event.ExecID,
-		Armed: in.Pos, Event: "waiting_for_human",
-	}
+	f := in.finding(kindWaiting, wire.SeverityWarning, "", nil)
+	f.Event = "waiting_for_human"
 	switch p := in.Event.Payload.(type) {
 	case *wire.FlowPaused:
 		switch p.Reason {
