@@ -40,12 +40,8 @@ isn't touched. Prints the id of the new run.
 
     wake adopt 1294c3b9 -m "now the tests"
     wake adopt 1294c3b9 --workspace ~/src/parser   in this folder as it is
-    wake release RUN                               the way back, into a terminal
-
-` + runHelp,
-		Args:              checkArguments,
-		ValidArgsFunction: a.completeRun,
-		RunE:              func(cmd *cobra.Command, args []string) error { return a.adoptRun(cmd.Context(), args[0], o) },
+    wake release RUN                               the way back, into a terminal`,
+		RunE: func(cmd *cobra.Command, args []string) error { return a.adoptRun(cmd.Context(), args[0], o) },
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false

@@ -21,8 +21,7 @@ func (a alertVerbs) alertsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "alerts [RUN]",
 		Short: "Print the alerts of a run, or of all runs",
-		Long:  "Print the alerts of a run, or of all runs. With --json each is one line.\n\n" + runHelp,
-		Args:  checkArguments, ValidArgsFunction: a.completeRun,
+		Long:  "Print the alerts of a run, or of all runs. With --json each is one line.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
 			log, err := a.openReader(ctx)

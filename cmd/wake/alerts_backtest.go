@@ -33,10 +33,8 @@ they wake a person at night.
     -  one that was raised, but wouldn't be
 
 Behind each is when which sink would have got it. Alerts about wake itself, such as
-its storage, aren't about runs: there is nothing to compare.
-
-` + runHelp,
-		Args: cobra.ArbitraryArgs, ValidArgsFunction: a.completeRun,
+its storage, aren't about runs: there is nothing to compare.`,
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ago, err := parseAgo("since", since)
 			if err != nil {

@@ -19,7 +19,6 @@ func (a alertVerbs) alertsSinksCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "sinks",
 		Short: "Print how far the sinks are that rules sent alerts to",
-		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withConnection(cmd.Context(), func(nc *nats.Conn) error {
 				all, err := deliver.Statuses(cmd.Context(), nc, a.names)
@@ -47,7 +46,7 @@ func (a alertVerbs) alertsTestCommand() *cobra.Command {
 		Short: "Send a test to a sink",
 		Long: `Send a test to a sink, in one attempt: by the alerter that sends to it, or with
 --rules from here, before any alerter has these rules.`,
-		Args: checkArguments, ValidArgsFunction: a.completeSink,
+		ValidArgsFunction: a.completeSink,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
 			if file != "" {
@@ -110,9 +109,9 @@ func (a alertVerbs) deadLetterCommand() *cobra.Command {
 
 func (a alertVerbs) deadLetterListCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "list [SINK]",
-		Short: "Print what sinks didn't take, with the reason",
-		Args:  checkArguments, ValidArgsFunction: a.completeSink,
+		Use:               "list [SINK]",
+		Short:             "Print what sinks didn't take, with the reason",
+		ValidArgsFunction: a.completeSink,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withConnection(cmd.Context(), func(nc *nats.Conn) error {
 				return a.listLetters(cmd.Context(), nc, strings.Join(args, ""))

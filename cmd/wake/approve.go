@@ -27,9 +27,7 @@ beginning of one; wake approvals lists them. A call that asks a question
 number, and --note says anything else.
 
     wake approve RUN CALL --choose Tabs
-    wake approve RUN CALL --choose Indent=Tabs --choose Checks=vet,lint
-
-` + runHelp
+    wake approve RUN CALL --choose Indent=Tabs --choose Checks=vet,lint`
 	cmd.Flags().StringArrayVar(&choose, "choose", nil, "of a question, choose this `option`; QUESTION=OPTION where there are several; may be repeated")
 	return cmd
 }
@@ -41,16 +39,13 @@ func (a orderVerbs) denyCommand() *cobra.Command {
 	cmd.Short = "Refuse a tool call that waits for a decision"
 	cmd.Long = `Refuse a tool call that waits for a decision, also one that asks a question: the
 agent is told so, and goes on without it. CALL is the id of the call, or the beginning
-of one; wake approvals lists them.
-
-` + runHelp
+of one; wake approvals lists them.`
 	return cmd
 }
 
 // decisionVerb is a verb that decides about a call.
 func (a orderVerbs) decisionVerb(c *wire.Command, choose *[]string, done string) *cobra.Command {
 	cmd := &cobra.Command{
-		Args:              checkArguments,
 		ValidArgsFunction: a.completeCall,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var options []string
@@ -131,11 +126,7 @@ func (a orderVerbs) approvalsCommand() *cobra.Command {
 		Short: "List what waits for a person: calls for a decision, questions for an answer",
 		Long: `List what waits for a person, the longest waiting first, of all runs or of one and
 those that it has started and waits for: tool calls that somebody has to allow (wake
-approve, wake deny), and questions of agents and of ask nodes (wake reply). The commands that answer are below.
-
-` + runHelp,
-		Args:              checkArguments,
-		ValidArgsFunction: a.completeRun,
+approve, wake deny), and questions of agents and of ask nodes (wake reply). The commands that answer are below.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var q wire.ApprovalsRequest
 			if len(args) > 0 {

@@ -35,11 +35,7 @@ run that is paused. Esc stops the agent before it reads what was typed; with not
 pressed twice, it pauses the run. Ctrl-Y allows and Ctrl-N refuses a call that waits for a
 decision; what was typed is the reason.
 
-Ctrl-C twice, or Ctrl-D, leaves. The run goes on, and wake attach comes back to it.
-
-` + runHelp,
-		Args:              checkArguments,
-		ValidArgsFunction: a.completeRun,
+Ctrl-C twice, or Ctrl-D, leaves. The run goes on, and wake attach comes back to it.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if lines < 0 || lines > wire.MaxLogLimit {
 				return usageError("", "--lines: 0 to %d can be shown", wire.MaxLogLimit)

@@ -60,7 +60,6 @@ Nothing is sent anywhere.`,
 		Example: `wake auth generate --dir secrets --host nats.example
 (cd secrets && exec nats-server -c nats.conf) &
 wake init --nats-url tls://nats.example --creds secrets/creds/init.creds --tls-ca secrets/tls/ca.crt`,
-		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error { return a.authGenerate(o) },
 	}
 	cmd.Flags().StringVar(&o.dir, "dir", "wake-auth", "`folder` to write to")
@@ -170,7 +169,6 @@ are published, which is before they are stored.`,
 		Example: `wake auth user ann --role operator
 wake auth user guest --role guest --run review-17 --for 24h
 wake status review-17 --creds wake-auth/creds/guest.creds`,
-		Args: checkArguments,
 		RunE: func(_ *cobra.Command, args []string) error { return a.authUser(args[0], o) },
 	}
 	cmd.Flags().StringVar(&o.dir, "dir", "wake-auth", "`folder` of the keys")

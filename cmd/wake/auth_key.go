@@ -28,7 +28,6 @@ wake up --encryption-keys wake.keys
 wake auth key wake.keys --reading
 wake auth key wake.keys --use 1f0c9a3e
 nats stream get WAKE_EVENTS 17 --translate 'wake decode --encryption-keys wake.keys'`,
-		Args: checkArguments,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if reading && use != "" {
 				return usageError("first --reading, then --use with the id that it told", "--use: it is for writing, and --reading makes one that isn't")

@@ -28,7 +28,6 @@ Credentials of the folder whose user is in another account now are made again in
 place; those that are good for nothing any more are named. Give them to their users,
 and the servers the new auth.conf, one after the other.`,
 		Example: `wake auth upgrade --dir secrets`,
-		Args:    cobra.NoArgs,
 		RunE:    func(*cobra.Command, []string) error { return a.authUpgrade(dir) },
 	}
 	cmd.Flags().StringVar(&dir, "dir", "wake-auth", "`folder` of the keys")

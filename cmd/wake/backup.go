@@ -41,7 +41,6 @@ func (a fileVerbs) backupCommand() *cobra.Command {
 runs or nothing does. If no server runs on the data directory and none is named, one
 is started on it for as long as it takes. A PostgreSQL database is copied by pg_dump,
 before; then give --no-store.`,
-		Args:              checkArguments,
 		ValidArgsFunction: completeDir,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.takeBackup(cmd.Context(), args[0], o)

@@ -41,7 +41,6 @@ them is what one would use without wake: SQLite, and a file of JSON lines.
 Without --nats-url the server is an embedded one in a temporary folder, or three
 of them with --replicas 3. On a server of yours everything is in streams and
 buckets WAKEBENCH-…, which are removed in the end, also after Ctrl-C.`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.runBench(cmd.Context(), o) },
 	}
 	flags := cmd.Flags()

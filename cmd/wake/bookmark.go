@@ -26,11 +26,7 @@ bookmarks lists them all. Of a run that has ended the last one is kept. A run wi
 a label isn't deleted for its age.
 
     wake bookmark @last --label reviewed
-    wake bookmark @last --at sfp-7 --label before-the-mess
-
-` + runHelp,
-		Args:              checkArguments,
-		ValidArgsFunction: a.completeRun,
+    wake bookmark @last --at sfp-7 --label before-the-mess`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.setBookmark(cmd.Context(), args[0], c)
 		},
@@ -76,11 +72,7 @@ func (a orderVerbs) bookmarksCommand() *cobra.Command {
 		Long: `List the points from which a run can be forked: those that have a label, one
 behind the prompt of an agent, each further message to it and each result of a tool (sfp-1, sfp-2 …),
 and where each execution of a node began and ended (NODE#1:start, NODE#1:end).
-With --limit the last ones, which a long run has at once, and what to go on with --cursor to those before them.
-
-` + runHelp,
-		Args:              checkArguments,
-		ValidArgsFunction: a.completeRun,
+With --limit the last ones, which a long run has at once, and what to go on with --cursor to those before them.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cursor > 0 && limit == 0 {
 				limit = pagePoints

@@ -29,7 +29,6 @@ array is passed through as it is, so that it can stand behind any subject:
 Large fields are kept apart and referred to. With --nats-url or --context they
 are fetched. What is encrypted, events and any other values, is opened with
 --encryption-keys.`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			in, err := io.ReadAll(a.in)
 			if err != nil {

@@ -22,11 +22,7 @@ be looked at by its id, exported, and restored by wake undelete. Then its events
 are removed for good.
 
 A run is kept if one that goes on descends from it, or if it has a labelled
-bookmark. What the stream still has of it stays there until it ages out.
-
-` + runHelp,
-		Args:              checkArguments,
-		ValidArgsFunction: a.completeRun,
+bookmark. What the stream still has of it stays there until it ages out.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q.Run = args[0]
 			return a.deleteRun(cmd.Context(), q)
@@ -42,10 +38,8 @@ func (a orderVerbs) undeleteCommand() *cobra.Command {
 		Use:   "undelete RUN",
 		Short: "Restore a run that was deleted",
 		Long: `Restore a run that was deleted, as long as its events are there: wake runs --deleted
-lists them.
-
-` + runHelp,
-		Args: checkArguments,
+lists them.`,
+		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.deleteRun(cmd.Context(), wire.DeleteRequest{Run: args[0], Undo: true})
 		},

@@ -25,11 +25,7 @@ func (a viewVerbs) diffCommand() *cobra.Command {
 		Long: `Say where two runs part and in what they differ: a fork and the run that it was
 forked from, two forks, or two runs of a flow. Compared is what they did: calls of
 tools with their results, messages, nodes, edges, outputs; not the words of agents.
-Numbers count what lies behind the point that both have in common.
-
-` + runHelp,
-		Args:              checkArguments,
-		ValidArgsFunction: a.completeRun,
+Numbers count what lies behind the point that both have in common.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.diffRuns(cmd.Context(), args[0], args[1])
 		},

@@ -52,7 +52,6 @@ func (a hostVerbs) doctorCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
 		Short: "Say what is wrong with an installation, and what to do",
-		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			nc, err := a.connectServer(cmd.Context())
 			if err != nil {

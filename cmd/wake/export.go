@@ -83,14 +83,10 @@ func (a fileVerbs) exportCommand() *cobra.Command {
 A second export of the same run is the same, byte for byte. What the stream has
 dropped already is taken from the recorder, and everything from a recorder's store
 if one is named. A file that is there is replaced, once
-the new one is whole; it may hold secrets that agents have seen.
-
-` + runHelp,
+the new one is whole; it may hold secrets that agents have seen.`,
 		Example: `    wake export @last -o run.jsonl
     wake export @last --format html -o run.html
     wake export @last --format otlp --endpoint http://localhost:4318/v1/traces`,
-		Args:              checkArguments,
-		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
 			if err := o.checkFlags(q); err != nil {

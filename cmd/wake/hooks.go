@@ -97,7 +97,6 @@ the file stays as it is, byte by byte. Sessions that are open take them over at 
 Some are added only if the claude in PATH is 2.1.197 or newer: an older one may leave out
 the whole file, or wait for them at each call. It says which are left out, and why. Those
 that the file has stay, unless that claude is older.`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			limited, stop := context.WithTimeout(cmd.Context(), 10*time.Second)
 			version, doubt := claudeVersion(limited)
@@ -138,7 +137,6 @@ func (a hostVerbs) hooksUninstall() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Take the hooks out again, and show the change",
-		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return a.changeHooks(o, func(text []byte) ([]byte, *leftOut, error) {
 				if text == nil {
@@ -353,7 +351,6 @@ func (a hostVerbs) hooksStatus() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Say whether the hooks are installed, and whether wake up hears them",
-		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			file, err := o.settingsFile()
 			if err != nil {

@@ -31,7 +31,6 @@ The file is checked first: if a line was changed, lost, added or moved, it is na
 and nothing is written. The events stay as they are, and the run says that it was
 imported: it can be looked at in every way, and isn't executed. To import a file
 again adds nothing.`,
-		Args: checkArguments,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			in, err := a.openInput(args)
 			if err != nil {

@@ -56,7 +56,6 @@ file that has grown is given again, and only what is new is added.
 
 Lines that are no messages are kept too. The exit code doesn't say whether the
 agent succeeded; the result does.`,
-		Args: checkArguments,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Format = ingest.Format(format)
 			named := o.RunID

@@ -26,7 +26,6 @@ func (a hostVerbs) initCommand() *cobra.Command {
 		Long: `Create or update the streams, buckets and consumers on a server. Nothing else
 does. It may be run again: what isn't given stays as it is. ` + "`wake up`" + ` does it on
 its own server.`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			nc, err := a.connectServer(cmd.Context())
 			if err != nil {

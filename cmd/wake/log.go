@@ -44,11 +44,7 @@ With --follow the lines to come are printed too, until the run has ended; with
 what happened: what was asked, milestones, failures, files, builds, commits, cost
 and the last words. With --summary-url a model tells it instead, from that and the
 last lines of the log, without what looks like a secret; if it doesn't answer in
-30 s, the summary is what it would be without. WAKE_SUMMARY_KEY is its key.
-
-` + runHelp,
-		Args:              checkArguments,
-		ValidArgsFunction: a.completeRun,
+30 s, the summary is what it would be without. WAKE_SUMMARY_KEY is its key.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.q.Run = args[0]
 			if cmd.Flags().Changed("offset") {

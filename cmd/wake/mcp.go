@@ -48,12 +48,12 @@ send, steer, reply, approve and deny. Runs and their logs are resources, too.
 
 It speaks on stdin and stdout, or with --listen as streamable HTTP on /mcp. Other
 addresses than loopback need a token, which clients send as a bearer.`,
-		Args: checkArguments, ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.serveMCP(cmd.Context(), o) },
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(cmd *cobra.Command, _ []string) error { return a.serveMCP(cmd.Context(), o) },
 	}
 	cmd.AddCommand(&cobra.Command{
 		Use: "parent", Hidden: true, Short: "Serve an agent's notify_parent; runners have agents start it",
-		Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.serveStdio(cmd.Context(), parent.NewServer())
 		},
 	})

@@ -12,11 +12,7 @@ func (a orderVerbs) pauseCommand() *cobra.Command {
 		Use:   "pause RUN",
 		Short: "Interrupt the agents of a run, and begin nothing new",
 		Long: `Interrupt the agents of a run, and begin nothing new. Commands that run come to
-their end. wake resume goes on where the run was.
-
-` + runHelp,
-		Args:              checkArguments,
-		ValidArgsFunction: a.completeRun,
+their end. wake resume goes on where the run was.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.sendOrder(cmd.Context(), args[0], c, "paused")
 		},
@@ -31,11 +27,7 @@ func (a orderVerbs) abortCommand() *cobra.Command {
 		Use:   "abort RUN",
 		Short: "End a run",
 		Long: `End a run: its agents and commands are ended, and it can't be resumed. What it
-has come to can be forked.
-
-` + runHelp,
-		Args:              checkArguments,
-		ValidArgsFunction: a.completeRun,
+has come to can be forked.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			done := "aborted"
 			if c.Resumable {

@@ -280,7 +280,6 @@ func (a *app) serviceCommand(name, short string, flags func(*pflag.FlagSet), con
 		Use:         name,
 		Short:       short,
 		Long:        short + ".\n\nThe server has been prepared by `wake init`.",
-		Args:        cobra.NoArgs,
 		Annotations: map[string]string{annotationService: name},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.runService(cmd.Context(), name, o, construct)

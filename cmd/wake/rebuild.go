@@ -35,7 +35,7 @@ it has recorded, of which it has more than the stream; the snapshotter the state
 of all runs, and the alerter what it knows of them, from the stream. Nothing is
 lost meanwhile, and no alert is raised twice. A service that isn't running does it
 when it is started. SERVICE is recorder, snapshotter or alerter.`,
-		Args: checkArguments, ValidArgs: services,
+		ValidArgs: services,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !slices.Contains(services, args[0]) {
 				return usageError("these can be: "+strings.Join(services, ", "), "%q is no service that can be rebuilt", args[0])

@@ -25,7 +25,6 @@ func (a runVerbs) recordFixturesCommand() *cobra.Command {
 		Short: "Record the agents of a run, to be played again with run --fixtures",
 		Long: `Run a flow and record its agents, or record those of a run that has ended, to be
 played again with ` + "`wake run --fixtures DIR`" + `: a file per node, a call per execution.`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case dir == "":

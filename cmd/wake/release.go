@@ -29,11 +29,7 @@ func (a fileVerbs) releaseCommand() *cobra.Command {
 a person goes on with it in a terminal. The run must not be at work: pause it first.
 What goes on there is the person's: wake watch sees it as a session.
 
-    wake pause RUN && wake release RUN
-
-` + runHelp,
-		Args:              checkArguments,
-		ValidArgsFunction: a.completeRun,
+    wake pause RUN && wake release RUN`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.releaseRun(cmd.Context(), args[0], node, config)
 		},

@@ -32,11 +32,7 @@ func (a viewVerbs) replayCommand() *cobra.Command {
 		Short: "Watch a run again; nothing is executed",
 		Long: `Watch a run again, as it happened or faster. Only the log is read: the stream,
 and for what that has dropped the recorder; or a recorder's file, without a server.
-With --json each event is one line, in the JSON form of the wire.
-
-` + runHelp,
-		Args:              checkArguments,
-		ValidArgsFunction: a.completeRun,
+With --json each event is one line, in the JSON form of the wire.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !(o.Speed >= 0) || math.IsInf(o.Speed, 1) { // NaN is neither
 				return usageError("such as 10, or max", "--speed: %v is no speed", o.Speed)

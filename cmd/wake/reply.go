@@ -25,11 +25,7 @@ Where options are to be chosen from, a text that is the label or the number of o
 chooses it (several with commas in between, where that is allowed), and any other text
 is an answer of one's own. Several questions at once are answered by an object:
 
-    wake reply RUN '{"Indent": "Tabs", "Checks": ["vet", "lint"]}'
-
-` + runHelp,
-		Args:              checkArguments,
-		ValidArgsFunction: a.completeRun,
+    wake reply RUN '{"Indent": "Tabs", "Checks": ["vet", "lint"]}'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.answerQuestion(cmd.Context(), args[0], args[1], prompt)
 		},

@@ -31,7 +31,6 @@ then start wake up.
 
 Events that runners on other machines keep in their spools, and stores of other
 recorders, are of a time that hasn't been: remove them.`,
-		Args:              checkArguments,
 		ValidArgsFunction: completeDir,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.restoreBackup(cmd.Context(), args[0], o)

@@ -65,13 +65,10 @@ with --rerun: what failed, and what was withdrawn beside it, is executed again.
     wake resume @last --set model=opus         with other settings from here on
     wake resume @last --budget-usd 10          which may now cost $10 in all
 
-A run that has spent its budget may spend as much again if no other one is given.
-
-` + runHelp,
+A run that has spent its budget may spend as much again if no other one is given.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			return checkArguments(cmd, o.takeRun(args))
 		},
-		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.checkFlags(cmd.Flags()); err != nil {
 				return err

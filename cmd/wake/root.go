@@ -121,6 +121,9 @@ func (a *app) addVerbs(root *cobra.Command) {
 		host.upCommand(), host.consoleCommand(), host.shareCommand(), host.initCommand(), host.doctorCommand(), files.rebuildCommand(), files.backupCommand(), files.restoreCommand(), host.authCommand(),
 		host.runnerCommand(), host.recorderCommand(), host.snapshotterCommand(), host.alerterCommand(), host.watchCommand(), host.hooksCommand(), host.superviseCommand(), host.mcpCommand())
 	add("tools", "Tools:", files.verifyCommand(), files.decodeCommand(), host.benchCommand(), a.versionCommand())
+	for _, verb := range root.Commands() {
+		a.completeVerb(verb)
+	}
 	root.SetCompletionCommandGroupID("tools")
 	root.SetHelpCommandGroupID("tools")
 }

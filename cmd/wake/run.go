@@ -43,7 +43,6 @@ func (a runVerbs) runCommand() *cobra.Command {
 		Short: "Run a flow and follow it until it is complete",
 		Long: `Run a flow, a YAML or JSON file, and follow it until it is complete. Ctrl-C
 detaches; the run goes on. The exit code is 4 if the run fails.`,
-		Args: checkArguments,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			request, err := a.limitedRequest(args[0], o, cmd.Flags())
 			if err != nil {

@@ -26,7 +26,6 @@ func (a viewVerbs) runsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "runs",
 		Short: "List runs, the newest first",
-		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
 			if q.Since, err = parseAgo("since", since); err != nil {

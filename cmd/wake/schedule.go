@@ -47,7 +47,6 @@ func (a runVerbs) scheduleAddCommand() *cobra.Command {
 --catch-up says what becomes of times at which no runner was there: last, the default, begins
 one run for all of them; none begins none, unless it is less than a minute late; all begins one
 for each.`,
-		Args: checkArguments,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			request, err := a.limitedRequest(args[1], o, cmd.Flags())
 			if err != nil {
@@ -88,7 +87,6 @@ func (a runVerbs) scheduleListCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
 		Short: "List schedules, and when they are next due",
-		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withStore(cmd.Context(), a, schedule.Open, func(ctx context.Context, store *schedule.Store) error {
 				all, err := store.All(ctx)
@@ -172,7 +170,6 @@ func (a runVerbs) scheduleRemoveCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove NAME",
 		Short: "Remove a schedule; runs that it has begun go on",
-		Args:  checkArguments,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return withStore(cmd.Context(), a, schedule.Open, func(ctx context.Context, store *schedule.Store) error {
 				if err := store.Remove(ctx, args[0]); err != nil {
@@ -188,7 +185,6 @@ func (a runVerbs) schedulePauseCommand(verb, short string, pause bool) *cobra.Co
 	return &cobra.Command{
 		Use:   verb + " NAME",
 		Short: short,
-		Args:  checkArguments,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return withStore(cmd.Context(), a, schedule.Open, func(ctx context.Context, store *schedule.Store) error {
 				for {

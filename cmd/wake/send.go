@@ -13,9 +13,7 @@ func (a orderVerbs) sendCommand() *cobra.Command {
 	cmd.Short = "Give a message to an agent of a run"
 	cmd.Long = `Give a message to an agent of a run. A running agent reads it in the same turn;
 an interrupted one when it goes on. Where several agents are at work, name one with
---node. MSG is a text, or - for stdin.
-
-` + runHelp
+--node. MSG is a text, or - for stdin.`
 	return cmd
 }
 
@@ -25,17 +23,13 @@ func (a orderVerbs) steerCommand() *cobra.Command {
 	cmd.Use = "steer RUN MSG"
 	cmd.Short = "Answer what an agent of a run has asked its supervisor"
 	cmd.Long = `Answer what an agent of a run has asked its supervisor: a message to the agent
-that answers its oldest open question. MSG is a text, or - for stdin.
-
-` + runHelp
+that answers its oldest open question. MSG is a text, or - for stdin.`
 	return cmd
 }
 
 // messageVerb is a verb that sends a message to an agent.
 func (a orderVerbs) messageVerb(c *wire.Command, done string) *cobra.Command {
 	cmd := &cobra.Command{
-		Args:              checkArguments,
-		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
 			if c.Message, err = a.readText(args[1]); err != nil {

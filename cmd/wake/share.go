@@ -23,12 +23,8 @@ func (a hostVerbs) shareCommand() *cobra.Command {
 		Short: "Print a link that shows a run, and nothing else, for a time",
 		Long: `Print a link to a run for a reader who has no token of the console. A reader with the link
 reads that run until its time is over, without what looks like a secret, and can neither order nor
-search anything. The console of --data-dir serves it, as far as others reach that.
-
-` + runHelp,
-		Args:              checkArguments,
-		ValidArgsFunction: a.completeRun,
-		RunE:              func(cmd *cobra.Command, args []string) error { return a.shareRun(cmd.Context(), args[0], lasts) },
+search anything. The console of --data-dir serves it, as far as others reach that.`,
+		RunE: func(cmd *cobra.Command, args []string) error { return a.shareRun(cmd.Context(), args[0], lasts) },
 	}
 	cmd.Flags().DurationVar(&lasts, "for", lasts, "how long it is good for, 2160h at most")
 	return cmd

@@ -42,7 +42,6 @@ func (a runVerbs) budgetSetCommand() *cobra.Command {
 
 It is told at 50, 80 and 100 %. Runs that it covers pause when it is spent, those that begin later too,
 and go on by themselves when there is more: the next day (UTC), or when more is set.`,
-		Args: checkArguments,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b.Name = args[0]
 			if err := budget.Check(b); err != nil {
@@ -71,7 +70,6 @@ func (a runVerbs) budgetListCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
 		Short: "List budgets, and what is spent of them",
-		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return showAnswer(cmd.Context(), a.app, wire.VerbBudgets, wire.BudgetsRequest{}, func(answer wire.BudgetsResponse) error {
 				return printBudgets(a.out, answer.Budgets, time.Now())
@@ -108,7 +106,6 @@ func (a runVerbs) budgetRemoveCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove NAME",
 		Short: "Remove a budget; runs that it has paused go on",
-		Args:  checkArguments,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return withStore(cmd.Context(), a, budget.Open, func(ctx context.Context, store *budget.Store) error {
 				if err := store.Remove(ctx, args[0]); errors.Is(err, budget.ErrNone) {

@@ -23,11 +23,7 @@ func (a viewVerbs) snapshotCommand() *cobra.Command {
 		Use:   "snapshot RUN",
 		Short: "Print the stored snapshot of a run",
 		Long: `Print the stored snapshot of a run: the state that its events up to a position
-add up to. With --json it is whole.
-
-` + runHelp,
-		Args:              checkArguments,
-		ValidArgsFunction: a.completeRun,
+add up to. With --json it is whole.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
 			log, err := a.openReader(ctx)

@@ -15,11 +15,7 @@ func (a viewVerbs) stateCommand() *cobra.Command {
 		Use:   "state RUN",
 		Short: "Print the state of a run, now or at an earlier point",
 		Long: `Print the state of a run, now or at an earlier point: what its events up to there
-add up to, read from the log. With --json it is whole.
-
-` + runHelp,
-		Args:              checkArguments,
-		ValidArgsFunction: a.completeRun,
+add up to, read from the log. With --json it is whole.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.showState(cmd.Context(), args[0], at)
 		},

@@ -28,11 +28,7 @@ func (a viewVerbs) statsCommand() *cobra.Command {
 failed and how long they and the runs took. The usage of a message counts once.
 
 With --reconcile it compares, of one run, what each model call has told with what
-results have told of the same calls, and says why they differ.
-
-` + runHelp,
-		Args:              checkArguments,
-		ValidArgsFunction: a.completeRun,
+results have told of the same calls, and says why they differ.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
 			if q.Since, err = parseAgo("since", since); err != nil {

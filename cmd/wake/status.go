@@ -15,11 +15,9 @@ import (
 func (a viewVerbs) statusCommand() *cobra.Command {
 	var node string
 	cmd := &cobra.Command{
-		Use:               "status RUN",
-		Short:             "Say how a run and its nodes are doing",
-		Long:              "Say how a run and its nodes are doing.\n\n" + runHelp,
-		Args:              checkArguments,
-		ValidArgsFunction: a.completeRun,
+		Use:   "status RUN",
+		Short: "Say how a run and its nodes are doing",
+		Long:  "Say how a run and its nodes are doing.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q := wire.StatusRequest{Run: args[0], Node: node}
 			return showAnswer(cmd.Context(), a.app, wire.VerbStatus, q, func(status wire.StatusResponse) error {
@@ -30,8 +28,6 @@ func (a viewVerbs) statusCommand() *cobra.Command {
 	cmd.Flags().StringVar(&node, "node", "", "only this `node`")
 	return cmd
 }
-
-const runHelp = "RUN is an id, the beginning of one, the value of a label, a session id, or @last."
 
 func printStatus(w io.Writer, s wire.StatusResponse) error {
 	facts := [][2]string{

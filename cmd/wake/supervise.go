@@ -50,6 +50,7 @@ and, if that goes on, up to 10 s; meanwhile what it has started lives on. SIGTER
 and SIGUSR2 are passed on to it. After one of the first three, supervise ends when the verb does. Its exit code
 is the verb's, or 128 and the number of the signal that ended it.`,
 		Example: "  wake supervise -- runner --drain-timeout=35s --stop-timeout=50s",
+		Args:    cobra.ArbitraryArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return usageError("wake supervise -- runner", "supervise: the verb comes after -- and all its flags behind it")
 		},

@@ -24,11 +24,7 @@ func (a viewVerbs) tailCommand() *cobra.Command {
 		Use:   "tail [RUN]",
 		Short: "Follow a run from its beginning to its end, or all runs from now on",
 		Long: `Follow a run from its beginning to its end, or all runs from now on. With --json
-each event is one line, in the JSON form of the wire.
-
-` + runHelp,
-		Args:              checkArguments,
-		ValidArgsFunction: a.completeRun,
+each event is one line, in the JSON form of the wire.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.tailEvents(cmd, args, o)
 		},

@@ -40,7 +40,6 @@ it goes on. On a terminal it is refreshed, and has keys:
     q      quit
 
 Elsewhere, and with --json, it is printed once.`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
 			if q.Since, err = parseAgo("since", since); err != nil {

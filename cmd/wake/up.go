@@ -55,7 +55,6 @@ has their credentials, and wake auth user --dir DIR/nats/auth makes more.
 
 Ctrl-C interrupts the agents at a safe point; the next start goes on with their
 runs. A second Ctrl-C ends at once, which loses nothing that was acknowledged.`,
-		Args:        cobra.NoArgs,
 		Annotations: map[string]string{annotationService: "up"},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.demo && !cmd.Flags().Changed("data-dir") {

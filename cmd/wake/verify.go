@@ -40,16 +40,13 @@ still have, and the snapshots of the server with what the events fold into.
 A user who can write to the store can compute the hashes anew. Against that, --sign prints
 an anchor, the last hash of each run, signed by a key of Ed25519 in FILE, which is made
 if there is none. Keep the anchor and its publicKey elsewhere; --anchor with --key
-then says whether the store still has those events.
-
-` + runHelp,
+then says whether the store still has those events.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if o.all == (len(args) > 0) {
 				return errors.New("give a run, or --all")
 			}
 			return cobra.MaximumNArgs(1)(cmd, args)
 		},
-		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			run := ""
 			if !o.all {

@@ -20,7 +20,6 @@ func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Say which wake this is",
-		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			v := versionOfThis()
 			if a.json {

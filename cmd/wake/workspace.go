@@ -25,15 +25,11 @@ func (a viewVerbs) workspaceCommand() *cobra.Command {
 		Short: "Show or restore the folder of a run, now or as of a point",
 		Long: `Show what is in the folder of a run as it was last kept, now or at an earlier point,
 compare it with that of another point, or restore it into a folder of your own. The
-run isn't touched. A point has the last snapshot at or before it.
-
-` + runHelp,
+run isn't touched. A point has the last snapshot at or before it.`,
 		Example: `    wake workspace @last                      what is in it
     wake workspace @last --at sfp-3           as of a point, see wake bookmarks
     wake workspace @last --at 41 --diff 97    what has changed since
     wake workspace @last --at sfp-3 -o before restored`,
-		Args:              checkArguments,
-		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.showWorkspace(cmd.Context(), args[0], o)
 		},
