@@ -125,13 +125,17 @@ func (f foundSession) listSettings(o adoptOptions) []string {
 	return append(sets, o.sets...)
 }
 
+// sessionFolders are the folders of settings that have sessions: the named one, or those of this user.
+func sessionFolders(named string) ([]string, error) {
+	if named != "" {
+		return sessions.Folders([]string{named}, os.LookupEnv)
+	}
+	return sessions.Folders(nil, os.LookupEnv)
+}
+
 // findSession finds what this machine has of the session of a run: nothing, if it was elsewhere.
 func (a *app) findSession(state *wire.State, config string) (found foundSession, err error) {
-	var named []string
-	if config != "" {
-		named = []string{config}
-	}
-	folders, err := sessions.Folders(named, os.LookupEnv)
+	folders, err := sessionFolders(config)
 	if err != nil {
 		return found, err
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -60,7 +59,7 @@ func (a alertVerbs) alertsTestCommand() *cobra.Command {
 				if r.Problem != "" {
 					return sinkError(args[0], r.Problem)
 				}
-				return a.printDone(map[string]any{"sink": args[0], "sent": r.Sent}, args[0]+" took the test")
+				return a.printAnswer(map[string]any{"sink": args[0], "sent": r.Sent}, args[0]+" took the test")
 			})
 		},
 	}
@@ -79,21 +78,12 @@ func (a alertVerbs) testFromHere(ctx context.Context, file, sink string) error {
 	if err := deliver.Test(ctx, deliver.Config{Out: a.out}, rules, sink, a.names); err != nil {
 		return sinkError(sink, err.Error())
 	}
-	return a.printDone(map[string]any{"sink": sink, "sent": 1}, sink+" took the test")
+	return a.printAnswer(map[string]any{"sink": sink, "sent": 1}, sink+" took the test")
 }
 
 // sinkError is the error for what a sink doesn't take.
 func sinkError(sink, problem string) error {
 	return serviceError(codeSinkFailed, "", "%s doesn't take it: %s", sink, problem)
-}
-
-// printDone prints what was done.
-func (a alertVerbs) printDone(asJSON any, text string) error {
-	if a.json {
-		return a.printJSON(asJSON)
-	}
-	_, err := io.WriteString(a.out, text+"\n")
-	return err
 }
 
 func (a alertVerbs) deadLetterCommand() *cobra.Command {
@@ -182,7 +172,7 @@ func (a alertVerbs) retryLetters(ctx context.Context, nc *nats.Conn, sink string
 				"%s took %d, but has no dead letter of the other %d ids", sink, sent, missing)
 		}
 		if !r.More || r.Sent == 0 {
-			return a.printDone(map[string]any{"sink": sink, "sent": sent}, sink+" took "+strconv.Itoa(sent))
+			return a.printAnswer(map[string]any{"sink": sink, "sent": sent}, sink+" took "+strconv.Itoa(sent))
 		}
 	}
 }

@@ -60,19 +60,16 @@ func (a orderVerbs) decisionVerb(c *wire.Command, choose *[]string, done string)
 }
 
 func (a orderVerbs) decideCall(ctx context.Context, ref, call string, c wire.Command, options []string, done string) error {
-	s, err := a.openSession(ctx)
+	s, run, err := a.openRun(ctx, ref)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	if c.RunID, err = s.Find(ctx, ref); err != nil {
-		return err
-	}
-	state, err := s.State(ctx, c.RunID)
+	state, err := s.State(ctx, run)
 	if err != nil {
 		return err
 	}
-	c.CallID = call
+	c.RunID, c.CallID = run, call
 	waits, err := oneOf(waitingCalls(state), "call", call)
 	if err != nil {
 		return err

@@ -91,12 +91,8 @@ func (a hostVerbs) authGenerate(o authOptions) error {
 	if err != nil {
 		return err
 	}
-	if a.json {
-		return a.printJSON(map[string]any{"dir": o.dir, "files": len(files) + r.files})
-	}
-	_, err = fmt.Fprintf(a.out, "%s has keys, credentials and certificates; start a server on them with: cd %s && nats-server -c nats.conf\n",
-		o.dir, ask.ShellWord(o.dir))
-	return err
+	return a.printAnswer(map[string]any{"dir": o.dir, "files": len(files) + r.files}, fmt.Sprintf(
+		"%s has keys, credentials and certificates; start a server on them with: cd %s && nats-server -c nats.conf", o.dir, ask.ShellWord(o.dir)))
 }
 
 // serverConf is a server for one machine. Paths are those of its own folder.
@@ -224,9 +220,5 @@ func (a hostVerbs) authUser(name string, o authUserOptions) error {
 	if err := writeSecret(path, creds); err != nil {
 		return err
 	}
-	if a.json {
-		return a.printJSON(map[string]string{"name": name, "role": string(u.Role), "run": o.run, "file": path})
-	}
-	_, err = fmt.Fprintf(a.out, "%s: use it with --creds\n", path)
-	return err
+	return a.printAnswer(map[string]string{"name": name, "role": string(u.Role), "run": o.run, "file": path}, path+": use it with --creds")
 }

@@ -41,15 +41,11 @@ nats stream get WAKE_EVENTS 17 --translate 'wake decode --encryption-keys wake.k
 			if err != nil {
 				return err
 			}
-			if a.json {
-				return a.printJSON(map[string]string{"id": id, "file": args[0]})
-			}
 			what := "the one for writing"
 			if reading {
 				what = "one for reading"
 			}
-			_, err = fmt.Fprintf(a.out, "key %s is %s in %s\n", id, what, args[0])
-			return err
+			return a.printAnswer(map[string]string{"id": id, "file": args[0]}, fmt.Sprintf("key %s is %s in %s", id, what, args[0]))
 		},
 	}
 	cmd.Flags().BoolVar(&reading, "reading", false, "add the key behind the others: nothing is written under it yet")

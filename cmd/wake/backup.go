@@ -168,9 +168,6 @@ func (a fileVerbs) showProgress(verb string) backup.Progress {
 }
 
 func (a fileVerbs) printBackup(done string, m backup.Manifest, took time.Duration) error {
-	if a.json {
-		return a.printJSON(m)
-	}
 	var size int64
 	var messages uint64
 	for _, s := range m.Streams {
@@ -185,7 +182,6 @@ func (a fileVerbs) printBackup(done string, m backup.Manifest, took time.Duratio
 		store = fmt.Sprintf("the recorder's store up to position %d", m.Store.Position.Seq)
 		size += m.Store.Bytes
 	}
-	_, err := fmt.Fprintf(a.out, "%s: %d streams with %d messages, %s; %s in %s\n",
-		done, len(m.Streams), messages, store, bytesText(uint64(size)), took.Round(time.Millisecond))
-	return err
+	return a.printAnswer(m, fmt.Sprintf("%s: %d streams with %d messages, %s; %s in %s",
+		done, len(m.Streams), messages, store, bytesText(uint64(size)), took.Round(time.Millisecond)))
 }

@@ -39,14 +39,12 @@ a label isn't deleted for its age.
 }
 
 func (a orderVerbs) setBookmark(ctx context.Context, ref string, c wire.Command) error {
-	s, err := a.openSession(ctx)
+	s, run, err := a.openRun(ctx, ref)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	if c.RunID, err = s.Find(ctx, ref); err != nil {
-		return err
-	}
+	c.RunID = run
 	r, err := s.giveCommand(ctx, c)
 	if err != nil {
 		return err
@@ -89,15 +87,11 @@ With --limit the last ones, which a long run has at once, and what to go on with
 const pagePoints = 50
 
 func (a orderVerbs) listBookmarks(ctx context.Context, ref string, limit int, before uint64) error {
-	s, err := a.openSession(ctx)
+	s, run, err := a.openRun(ctx, ref)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	run, err := s.Find(ctx, ref)
-	if err != nil {
-		return err
-	}
 	var all []client.Point
 	var cursor uint64
 	if limit == 0 {

@@ -44,19 +44,30 @@ func (a *app) sessionOn(ctx context.Context, nc *nats.Conn) (*verbSession, error
 	return &verbSession{Client: c, app: a, conn: nc}, nil
 }
 
+// openRun connects a verb, and finds the run that ref means.
+func (a *app) openRun(ctx context.Context, ref string) (*verbSession, string, error) {
+	s, err := a.openSession(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	run, err := s.Find(ctx, ref)
+	if err != nil {
+		s.close()
+	}
+	return s, run, err
+}
+
 func (s *verbSession) close() { s.conn.Close() }
 
 // sendOrder sends a command to the run that ref means and says what has become of
 // it: done and the run, if it was accepted.
 func (a *app) sendOrder(ctx context.Context, ref string, cmd wire.Command, done string) error {
-	s, err := a.openSession(ctx)
+	s, run, err := a.openRun(ctx, ref)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	if cmd.RunID, err = s.Find(ctx, ref); err != nil {
-		return err
-	}
+	cmd.RunID = run
 	return s.sendOrder(ctx, cmd, done)
 }
 

@@ -172,11 +172,7 @@ func (a hostVerbs) runConsole(ctx context.Context, flags *pflag.FlagSet, o conso
 	if err != nil || s == nil {
 		return err
 	}
-	if a.json {
-		err = a.printJSON(map[string]string{"console": s.Address()})
-	} else {
-		_, err = fmt.Fprintf(a.out, "the console is up: %s\n", a.consoleText(s, a.server.DataDir))
-	}
+	err = a.printAnswer(map[string]string{"console": s.Address()}, "the console is up: "+a.consoleText(s, a.server.DataDir))
 	if err == nil && open {
 		err = a.openBrowser(ctx, s.URL())
 	}

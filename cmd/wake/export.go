@@ -95,14 +95,12 @@ the new one is whole; it may hold secrets that agents have seen.`,
 			if o.store != "" {
 				return interruptError(ctx, a.exportStore(ctx, args[0], q, o))
 			}
-			log, err := a.openReader(ctx)
+			log, run, err := a.openRecord(ctx, args[0])
 			if err != nil {
 				return err
 			}
 			defer log.Conn().Close()
-			if q.Run, err = a.runID(ctx, log, args[0]); err != nil {
-				return err
-			}
+			q.Run = run
 			return interruptError(ctx, a.exportLog(ctx, log, q, o))
 		},
 	}

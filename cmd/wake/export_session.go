@@ -41,7 +41,7 @@ func (a fileVerbs) exportSession(ctx context.Context, src source, m *meter, out 
 		write = export.Claude
 	}
 	if o.format == formatClaude && !o.rebuild && src.query.From == 0 && src.query.To == 0 {
-		kept, err := a.keptSession(ctx, src, c.Session)
+		kept, err := src.log.Session(ctx, src.query.Run, c.Session)
 		if err != nil {
 			return err
 		}
@@ -76,11 +76,6 @@ func chooseConversation(all []export.Conversation, node string) (export.Conversa
 		return export.Conversation{}, serviceError(string(wire.CodeNodeNotFound), hint, "no agent of the run is %q", node)
 	}
 	return export.Conversation{}, usageError(hint, "--node: the run has %d agents", len(all))
-}
-
-// keptSession returns the session file that was kept, or nil.
-func (a fileVerbs) keptSession(ctx context.Context, src source, session string) ([]byte, error) {
-	return src.log.Session(ctx, src.query.Run, session)
 }
 
 // sessionHint says how the session is gone on with. The folder and the session are

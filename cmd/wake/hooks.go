@@ -19,7 +19,6 @@ import (
 
 	"code.wake.dev/wake/internal/report"
 	"code.wake.dev/wake/internal/service"
-	sessions "code.wake.dev/wake/internal/session"
 	"code.wake.dev/wake/internal/settings"
 )
 
@@ -59,7 +58,7 @@ func (o *hooksOptions) settingsFile() (string, error) {
 		}
 		return filepath.Join(dir, ".claude", "settings.local.json"), nil
 	}
-	folders, err := sessions.Folders(nil, os.LookupEnv)
+	folders, err := sessionFolders("")
 	if err != nil {
 		return "", usageError("set CLAUDE_CONFIG_DIR", "%w", err)
 	}

@@ -46,6 +46,19 @@ func (a *app) openReader(ctx context.Context) (*feed.Reader, error) {
 	return r, err
 }
 
+// openRecord connects a verb to what is recorded, and finds the run that ref means.
+func (a *app) openRecord(ctx context.Context, ref string) (*feed.Reader, string, error) {
+	log, err := a.openReader(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	run, err := a.runID(ctx, log, ref)
+	if err != nil {
+		log.Conn().Close()
+	}
+	return log, run, err
+}
+
 // readerOn is a reader on a connection.
 func (a *app) readerOn(ctx context.Context, nc *nats.Conn) (*feed.Reader, error) {
 	keys, err := a.sealKeys()

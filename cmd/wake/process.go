@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -119,7 +120,8 @@ func (p *process) prepareLog(ctx context.Context, nc *nats.Conn) error {
 		return err
 	}
 	p.open.Store(p.log)
-	p.metrics.MustRegister(processMetrics(p.nc), p.log, p.troubleMetric())
+	p.metrics.MustRegister(slices.Concat(processMetrics(p.nc), p.troubleMetrics())...)
+	p.metrics.MustRegister(p.log)
 	p.group.Add("log", p.log.Run)
 	p.group.Add("health", p.publishHealth)
 	return nil

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"os"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -22,31 +23,17 @@ func (p *process) publishHealth(ctx context.Context) error {
 	return p.health.Publish(ctx, p.log.JetStream(), p.app.names, p.name+"-"+hex.EncodeToString(sum[:8]), "wake "+p.name+" on "+host)
 }
 
-// troubleMetric is the metric of what a process's parts can't do.
-func (p *process) troubleMetric() prometheus.Collector {
-	return troubleMetrics{p, prometheus.NewDesc("wake_troubled", "1 while a part of the process can't do its work, else 0.", []string{"what"}, nil)}
-}
-
-// troubleMetrics is a [prometheus.Collector].
-type troubleMetrics struct {
-	p    *process
-	desc *prometheus.Desc
-}
-
-// Describe implements [prometheus.Collector].
-func (t troubleMetrics) Describe(ch chan<- *prometheus.Desc) { ch <- t.desc }
-
-// Collect implements [prometheus.Collector].
-func (t troubleMetrics) Collect(ch chan<- prometheus.Metric) {
-	ill := map[string]bool{}
-	for _, x := range t.p.health.Troubles() {
-		ill[health.Service(x.Part)] = true
-	}
+// troubleMetrics are what a process's parts can't do.
+func (p *process) troubleMetrics() (all []prometheus.Collector) {
 	for _, part := range []string{"recorder", "snapshotter", "alerter", "sinks", "rules", "runner"} {
-		value := 0.0
-		if ill[part] {
-			value = 1
-		}
-		ch <- prometheus.MustNewConstMetric(t.desc, prometheus.GaugeValue, value, part)
+		all = append(all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "wake_troubled", Help: "1 while a part of the process can't do its work, else 0.", ConstLabels: prometheus.Labels{"what": part},
+		}, func() float64 {
+			if slices.ContainsFunc(p.health.Troubles(), func(t health.Trouble) bool { return health.Service(t.Part) == part }) {
+				return 1
+			}
+			return 0
+		}))
 	}
+	return all
 }

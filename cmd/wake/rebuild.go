@@ -77,15 +77,11 @@ func (a fileVerbs) runRebuild(ctx context.Context, service string, detach bool) 
 			return err
 		}
 	}
-	if a.json {
-		return a.printJSON(end)
-	}
 	text := fmt.Sprintf("%s: rebuilt, %d %s", service, end.Of, end.Unit)
 	if end.Waiting {
 		text = fmt.Sprintf("%s: ordered; it is rebuilt by the one that runs, or when one is started", service)
 	}
-	_, err = fmt.Fprintln(a.out, text)
-	return err
+	return a.printAnswer(end, text)
 }
 
 // watchRebuild shows how far a service is until it is done.

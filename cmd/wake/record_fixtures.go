@@ -25,6 +25,7 @@ func (a runVerbs) recordFixturesCommand() *cobra.Command {
 		Short: "Record the agents of a run, to be played again with run --fixtures",
 		Long: `Run a flow and record its agents, or record those of a run that has ended, to be
 played again with ` + "`wake run --fixtures DIR`" + `: a file per node, a call per execution.`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case dir == "":
@@ -76,12 +77,8 @@ func (a runVerbs) recordFixtures(ctx context.Context, flow, run, dir string, o r
 	if err := writeFiles(dir, files); err != nil {
 		return err
 	}
-	if a.json {
-		err = a.printJSON(map[string]any{"runId": run, "files": slices.Sorted(maps.Keys(files))})
-	} else {
-		_, err = fmt.Fprintf(a.out, "recorded %d node(s) of run %s in %s\n", len(files), run, dir)
-	}
-	return errors.Join(failed, err)
+	return errors.Join(failed, a.printAnswer(map[string]any{"runId": run, "files": slices.Sorted(maps.Keys(files))},
+		fmt.Sprintf("recorded %d node(s) of run %s in %s", len(files), run, dir)))
 }
 
 // recordedFixtures returns the fixture files of a run.

@@ -15,7 +15,6 @@ import (
 	"code.wake.dev/wake/internal/ask"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/export"
-	sessions "code.wake.dev/wake/internal/session"
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -75,11 +74,7 @@ func (a fileVerbs) releaseRun(ctx context.Context, ref, node, config string) err
 	if c.Cwd == "" || !sessionName().MatchString(c.Session) {
 		return serviceError(codeFailed, "wake export "+id+" --format claude", "run %s has no session with a folder that a person could go on with", id)
 	}
-	var named []string
-	if config != "" {
-		named = []string{config}
-	}
-	folders, err := sessions.Folders(named, os.LookupEnv)
+	folders, err := sessionFolders(config)
 	if err != nil {
 		return err
 	}

@@ -73,14 +73,12 @@ func (s *speed) Set(text string) error {
 }
 
 func (a viewVerbs) replayLog(ctx context.Context, ref string, o replayOptions) error {
-	log, err := a.openReader(ctx)
+	log, run, err := a.openRecord(ctx, ref)
 	if err != nil {
 		return err
 	}
 	defer log.Conn().Close()
-	if o.query.Run, err = a.runID(ctx, log, ref); err != nil {
-		return err
-	}
+	o.query.Run = run
 	whole := func(e *wire.Event) *wire.Event { return a.wholeEvent(ctx, log, e) }
 	return a.playEntries(ctx, history.Read(ctx, log, o.query), whole, o)
 }

@@ -41,15 +41,11 @@ is an answer of one's own. Several questions at once are answered by an object:
 }
 
 func (a orderVerbs) answerQuestion(ctx context.Context, ref, answer, prompt string) error {
-	s, err := a.openSession(ctx)
+	s, runID, err := a.openRun(ctx, ref)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	runID, err := s.Find(ctx, ref)
-	if err != nil {
-		return err
-	}
 	state, err := s.State(ctx, runID)
 	if err != nil {
 		return err

@@ -239,7 +239,7 @@ func (a runVerbs) runFlow(ctx context.Context, r wire.RunRequest, o runOptions) 
 		if !hasBegun(ctx, log, r.RunID) {
 			a.printNote("queued: no runner has taken it yet; `wake doctor` says whether there is one\n")
 		}
-		return a.printSubmitted(r.RunID)
+		return a.printAnswer(map[string]string{"runId": r.RunID}, r.RunID)
 	}
 	last, err := a.submitAndWatch(ctx, log, r)
 	if err != nil {
@@ -266,14 +266,6 @@ func (a *app) submitAndWatch(ctx context.Context, log *feed.Reader, r wire.RunRe
 		a.printNote("run %s\n", r.RunID)
 	}
 	return a.watchRun(ctx, log, r.RunID, last+1)
-}
-
-func (a runVerbs) printSubmitted(runID string) error {
-	if a.json {
-		return a.printJSON(map[string]string{"runId": runID})
-	}
-	_, err := fmt.Fprintln(a.out, runID)
-	return err
 }
 
 // submitRun stores a request for the runners.

@@ -26,16 +26,12 @@ func (a viewVerbs) snapshotCommand() *cobra.Command {
 add up to. With --json it is whole.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
-			log, err := a.openReader(ctx)
+			log, run, err := a.openRecord(ctx, args[0])
 			if err != nil {
 				return err
 			}
 			defer log.Conn().Close()
-			runID, err := a.runID(ctx, log, args[0])
-			if err != nil {
-				return err
-			}
-			s, err := a.askSnapshot(ctx, log.Conn(), runID)
+			s, err := a.askSnapshot(ctx, log.Conn(), run)
 			if err != nil {
 				return err
 			}

@@ -26,15 +26,11 @@ add up to, read from the log. With --json it is whole.`,
 }
 
 func (a viewVerbs) showState(ctx context.Context, ref, at string) error {
-	s, err := a.openSession(ctx)
+	s, run, err := a.openRun(ctx, ref)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	run, err := s.Find(ctx, ref)
-	if err != nil {
-		return err
-	}
 	state, err := s.stateAt(ctx, run, at)
 	if err != nil {
 		return err

@@ -65,16 +65,12 @@ func (a viewVerbs) reconcileRun(ctx context.Context, ref string) error {
 	if ref == "" {
 		return usageError("wake stats RUN --reconcile", "--reconcile: name a run")
 	}
-	log, err := a.openReader(ctx)
+	log, run, err := a.openRecord(ctx, ref)
 	if err != nil {
 		return err
 	}
 	defer log.Conn().Close()
-	q := eventlog.Query{}
-	if q.Run, err = a.runID(ctx, log, ref); err != nil {
-		return err
-	}
-	src, err := fileVerbs(a).findSource(ctx, log, q, false)
+	src, err := fileVerbs(a).findSource(ctx, log, eventlog.Query{Run: run}, false)
 	if err != nil {
 		return err
 	}
@@ -90,7 +86,7 @@ func (a viewVerbs) reconcileRun(ctx context.Context, ref string) error {
 	}
 	rows := told.Rows()
 	if a.json {
-		return a.printJSON(map[string]any{"runId": q.Run, "rows": rows})
+		return a.printJSON(map[string]any{"runId": run, "rows": rows})
 	}
 	return printReconciliation(a.out, rows)
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/url"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -55,7 +54,7 @@ func startCluster(ctx context.Context, dir string, size int, log *slog.Logger) (
 			JetStream: true, StoreDir: filepath.Join(dir, fmt.Sprint("nats-", i)), SyncAlways: true,
 			NoSigs: true, DisableJetStreamBanner: true,
 			Cluster: server.ClusterOpts{Name: "wake", Host: "127.0.0.1", Port: port},
-			Routes:  parseRoutes(routes),
+			Routes:  server.RoutesFromStr(strings.Join(routes, ",")),
 		})
 		if err != nil {
 			end()
@@ -100,8 +99,6 @@ func awaitLeader(ctx context.Context, servers []*server.Server) error {
 		}
 	}
 }
-
-func parseRoutes(routes []string) []*url.URL { return server.RoutesFromStr(strings.Join(routes, ",")) }
 
 // freePorts returns ports that are free at the moment: routes have to be known
 // before the servers run.

@@ -22,11 +22,7 @@ func (a *app) versionCommand() *cobra.Command {
 		Short: "Say which wake this is",
 		RunE: func(*cobra.Command, []string) error {
 			v := versionOfThis()
-			if a.json {
-				return a.printJSON(v)
-			}
-			_, err := fmt.Fprintf(a.out, "wake %s %s %s %s\n", v.Version, cmp.Or(v.Revision, "-"), v.Go, v.Platform)
-			return err
+			return a.printAnswer(v, fmt.Sprintf("wake %s %s %s %s", v.Version, cmp.Or(v.Revision, "-"), v.Go, v.Platform))
 		},
 	}
 }

@@ -48,7 +48,7 @@ func (a viewVerbs) showWorkspace(ctx context.Context, ref string, o workspaceOpt
 	if o.diff != "" && o.out != "" {
 		return usageError("one after the other", "--diff and --output don't go together")
 	}
-	s, err := a.openSession(ctx)
+	s, run, err := a.openRun(ctx, ref)
 	if err != nil {
 		return err
 	}
@@ -58,10 +58,6 @@ func (a viewVerbs) showWorkspace(ctx context.Context, ref string, o workspaceOpt
 		return err
 	}
 	packs, err := workspace.NewReader(log.Names(), log.Keys(), log.Pack)
-	if err != nil {
-		return err
-	}
-	run, err := s.Find(ctx, ref)
 	if err != nil {
 		return err
 	}
