@@ -114,10 +114,7 @@ func (m *attachment) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case eventMsg:
 		m.takeEvent(msg.entry)
 	case outcomeMsg:
-		m.note = msg.text
-		if msg.err != nil {
-			m.note = errorNote(msg.err)
-		}
+		m.note = msg.outcome()
 	case noteMsg:
 		m.note = string(msg)
 	case overMsg:

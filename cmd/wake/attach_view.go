@@ -410,6 +410,14 @@ func (m *attachment) helpLines() []string {
 	return append(lines, m.paint(dim, text))
 }
 
+// outcome is what became of an order in a line.
+func (m outcomeMsg) outcome() string {
+	if m.err != nil {
+		return errorNote(m.err)
+	}
+	return m.text
+}
+
 // errorNote is an error in a line, with what to do about it.
 func errorNote(err error) string {
 	text := err.Error()

@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"code.wake.dev/wake/internal/ledger"
@@ -18,11 +19,13 @@ type budgetOptions struct {
 	timeout time.Duration
 }
 
-func (o *budgetOptions) addFlags(flags *pflag.FlagSet) {
+func (o *budgetOptions) addFlags(cmd *cobra.Command) {
+	flags := cmd.Flags()
 	flags.Float64Var(&o.usd, "budget-usd", 0, "what the run may cost, in US `dollars`; 0: no bound, also if the flow has one")
 	flags.Int64Var(&o.tokens, "budget-tokens", 0, "how many `tokens` it may use, those of the cache included; 0: no bound")
 	flags.StringVar(&o.then, "budget-then", "", "what follows when that is spent: `pause` or abort (default: as the flow says, else pause)")
 	flags.DurationVar(&o.timeout, "timeout", 0, "how `long` the run may take, from now on and without its pauses, until it fails; 0: no bound, also if the flow has one")
+	completeFlag(cmd, "budget-then", cobra.FixedCompletions([]string{wire.BudgetPause, wire.BudgetAbort}, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // limits are the limits of the flags that were given, nil if none was.

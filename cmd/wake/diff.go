@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -121,25 +120,6 @@ func (p *printer) printFolders(d differences) {
 		p.printLine("  %s", changeText(c))
 	}
 	p.printMore(len(list))
-}
-
-// printer writes lines until one fails.
-type printer struct {
-	w   io.Writer
-	err error
-}
-
-func (p *printer) printLine(format string, args ...any) {
-	if p.err == nil {
-		text := timeline.Sanitize(fmt.Sprintf(format, args...))
-		_, p.err = fmt.Fprintln(p.w, strings.ReplaceAll(text, "\n", " "))
-	}
-}
-
-func (p *printer) printTable(t table) {
-	if err := t.flush(); p.err == nil {
-		p.err = err
-	}
 }
 
 func runTitle(f wire.DiffRun) string {

@@ -458,12 +458,11 @@ func (a fileVerbs) printExported(ctx context.Context, done exportSummary, o expo
 	if done.Session != "" {
 		lines = append(lines, sessionHint(done, o.file)...)
 	}
+	p := printer{w: a.out}
 	for _, line := range lines {
-		if _, err := fmt.Fprintln(a.out, timeline.Line(line, maxMessage)); err != nil {
-			return err
-		}
+		p.printLine("%s", timeline.Line(line, maxMessage))
 	}
-	return nil
+	return p.err
 }
 
 // exportOutput is where an export goes: stdout, or a file that takes the place of

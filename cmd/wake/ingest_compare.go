@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"fmt"
 	"io"
 	"os"
 
@@ -61,18 +60,15 @@ func readFeed(file string) (completeness.Feed, error) {
 
 // printVerdict writes the verdict and its evidence.
 func printVerdict(w io.Writer, v completeness.Verdict) error {
-	if _, err := fmt.Fprintf(w, "feeds: %s (%d in both)\n", v, v.Shared); err != nil {
-		return err
-	}
+	p := printer{w: w}
+	p.printLine("feeds: %s (%d in both)", v, v.Shared)
 	for _, side := range []struct {
 		name  string
 		items []completeness.Item
 	}{{"stream", v.StreamLacks}, {"transcript", v.TranscriptLacks}} {
 		for _, i := range side.items {
-			if _, err := fmt.Fprintf(w, "  the %s lacks %s\n", side.name, timeline.Line(i.String(), maxMessage)); err != nil {
-				return err
-			}
+			p.printLine("  the %s lacks %s", side.name, timeline.Line(i.String(), maxMessage))
 		}
 	}
-	return nil
+	return p.err
 }

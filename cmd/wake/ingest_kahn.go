@@ -9,7 +9,6 @@ import (
 
 	"code.wake.dev/wake/internal/ingest"
 	"code.wake.dev/wake/internal/inlet"
-	"code.wake.dev/wake/internal/kahn"
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -23,8 +22,9 @@ func (a fileVerbs) ingestLines(ctx context.Context, nc *nats.Conn, in io.Reader,
 	q := wire.IngestRequest{Format: string(ingest.Kahn), Run: o.RunID, Labels: o.Labels, Strict: o.Strict, More: o.More}
 	err := inlet.Send(ctx, nc, a.names, q, in, &r)
 	if !a.json {
-		if err := a.printFindings(r); err != nil {
-			return err
+		found := printer{w: a.errOut}
+		if found.printFindings(r); found.err != nil {
+			return found.err
 		}
 	}
 	switch {
@@ -35,51 +35,32 @@ func (a fileVerbs) ingestLines(ctx context.Context, nc *nats.Conn, in io.Reader,
 	case a.json:
 		return a.printJSON(r)
 	}
+	p := printer{w: a.out}
 	for _, run := range r.Runs {
-		if err := a.printLinesRun(run); err != nil {
-			return err
-		}
+		p.printLinesRun(run)
 	}
-	return nil
+	return p.err
 }
 
-func (a fileVerbs) printFindings(r ingest.LinesResult) error {
-	for i, f := range r.Findings {
-		if i == maxFindings {
-			break
-		}
-		line := fmt.Sprintf("line %d: %s: %s: %s", f.Line, f.RunID, f.Severity, f.Problem)
-		if _, err := fmt.Fprintln(a.errOut, timeline.Line(line, maxMessage)); err != nil {
-			return err
-		}
+func (p *printer) printFindings(r ingest.LinesResult) {
+	shown := r.Findings[:min(len(r.Findings), maxFindings)]
+	for _, f := range shown {
+		p.printLine("%s", timeline.Line(fmt.Sprintf("line %d: %s: %s: %s", f.Line, f.RunID, f.Severity, f.Problem), maxMessage))
 	}
-	if more := r.Found - min(len(r.Findings), maxFindings); more > 0 {
-		if _, err := fmt.Fprintf(a.errOut, "and %d more\n", more); err != nil {
-			return err
-		}
+	if more := r.Found - len(shown); more > 0 {
+		p.printLine("and %d more", more)
 	}
-	return nil
 }
 
-func (a fileVerbs) printLinesRun(r *ingest.LinesRun) error {
+func (p *printer) printLinesRun(r *ingest.LinesRun) {
 	state := "goes on"
 	if r.Complete {
 		state = "complete"
 	}
 	line := fmt.Sprintf("%s: %d lines of kahn, %d new, %d lines kept as they are, %s", r.RunID, r.Lines, r.Added, r.Raw, state)
-	if _, err := fmt.Fprintln(a.out, timeline.Line(line, maxMessage)); err != nil {
-		return err
+	p.printLine("%s", timeline.Line(line, maxMessage))
+	for _, g := range r.Agents {
+		line := fmt.Sprintf("%s/%s: %s, %d steps, %d tool calls, %d audits", r.RunID, g.AgentID, g.Outcome, g.Steps, g.ToolCalls, g.Audits)
+		p.printLine("%s", timeline.Line(line, maxMessage))
 	}
-	for _, agent := range r.Agents {
-		if err := a.printLinesAgent(r.RunID, agent); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (a fileVerbs) printLinesAgent(runID string, g kahn.Agent) error {
-	line := fmt.Sprintf("%s/%s: %s, %d steps, %d tool calls, %d audits", runID, g.AgentID, g.Outcome, g.Steps, g.ToolCalls, g.Audits)
-	_, err := fmt.Fprintln(a.out, timeline.Line(line, maxMessage))
-	return err
 }

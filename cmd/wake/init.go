@@ -69,9 +69,10 @@ func initTopology(ctx context.Context, nc *nats.Conn, c topology.Config) (topolo
 }
 
 func printReport(w io.Writer, r topology.Report) error {
+	p := printer{w: w}
 	if !r.Changed() {
-		_, err := fmt.Fprintf(w, "all %d streams, buckets and consumers are as they should be\n", len(r.Items))
-		return err
+		p.printLine("all %d streams, buckets and consumers are as they should be", len(r.Items))
+		return p.err
 	}
 	for _, item := range r.Items {
 		var changes []string
@@ -79,11 +80,9 @@ func printReport(w io.Writer, r topology.Report) error {
 			changes = append(changes, fmt.Sprintf("%s %s → %s", c.Field, c.Old, c.New))
 		}
 		line := fmt.Sprintf("%-10s%s %s %s", item.Action, item.Kind, item.Name, strings.Join(changes, ", "))
-		if _, err := fmt.Fprintln(w, timeline.Line(line, 400)); err != nil {
-			return err
-		}
+		p.printLine("%s", timeline.Line(line, 400))
 	}
-	return nil
+	return p.err
 }
 
 // explainServer says why the log of a server could not be opened, and what the operator can do.

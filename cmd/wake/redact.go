@@ -22,6 +22,11 @@ func (a *app) redactFlag(flags *pflag.FlagSet) {
 		"which `secrets` are taken out of events: "+redactLevels()+"; known are this process's own and well-known forms, all what is assigned to names like password, too")
 }
 
+// flowSecretsFlag adds the flag of verbs that begin runs of a flow.
+func (a *app) flowSecretsFlag(flags *pflag.FlagSet) {
+	flags.StringVar(&a.redact, "redact", string(redact.Known), "which `secrets` a flow may not have: "+redactLevels())
+}
+
 // secretFlag adds the flag of processes that start agents.
 func (a *app) secretFlag(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&a.given, "secret", nil, "`NAME[=FILE]` of secrets, of the environment or in files, that flows may refer to as ${secret.NAME}")

@@ -20,15 +20,15 @@ type resumeOptions struct {
 	budget  budgetOptions
 }
 
-func (o *resumeOptions) addFlags(flags *pflag.FlagSet) {
-	c := &o.command
+func (o *resumeOptions) addFlags(cmd *cobra.Command) {
+	flags, c := cmd.Flags(), &o.command
 	flags.StringVarP(&c.Message, "message", "m", "", "the `text` that the agents that were at work are told (default: continue; native agents go on without a word)")
 	flags.StringVar(&c.Strategy, "strategy", "crash", "`crash` closes tool calls that were interrupted and tells the agents so, manual leaves them as they are")
 	flags.BoolVar(&o.autoRun, "auto-run", true, "go on; without, only calls that were interrupted are closed")
 	flags.StringArrayVar(&o.sets, "set", nil, "change a setting of the agents, `key=value`: model, permissionMode, maxTurns, maxBudgetUsd, workspace …, or NODE.model for one")
 	flags.StringSliceVar(&c.Rerun, "rerun", nil, "execute this `node` again, which failed or was interrupted; without one, all that did")
 	flags.StringSliceVar(&c.Fail, "fail", nil, "give this interrupted `node` up")
-	o.budget.addFlags(flags)
+	o.budget.addFlags(cmd)
 }
 
 // checkFlags checks what needs no run to be checked, and takes the budget over.
@@ -80,10 +80,9 @@ A run that has spent its budget may spend as much again if no other one is given
 		},
 	}
 	cmd.Flags().SortFlags = false
-	o.addFlags(cmd.Flags())
+	o.addFlags(cmd)
 	completeFlag(cmd, "rerun", a.completeNode)
 	completeFlag(cmd, "fail", a.completeNode)
-	completeFlag(cmd, "budget-then", cobra.FixedCompletions([]string{wire.BudgetPause, wire.BudgetAbort}, cobra.ShellCompDirectiveNoFileComp))
 	completeFlag(cmd, "strategy", cobra.FixedCompletions([]string{"crash", "manual"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }

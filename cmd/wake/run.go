@@ -21,7 +21,6 @@ import (
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/feed"
 	"code.wake.dev/wake/internal/flow"
-	"code.wake.dev/wake/internal/redact"
 	fold "code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/internal/snapshot"
 	"code.wake.dev/wake/pkg/subjects"
@@ -52,13 +51,12 @@ detaches; the run goes on. The exit code is 4 if the run fails.`,
 		},
 	}
 	runFlags(cmd.Flags(), &o)
-	o.budget.addFlags(cmd.Flags())
+	o.budget.addFlags(cmd)
 	cmd.Flags().StringVar(&o.fixtures, "fixtures", "", "`folder` of recorded calls that stand in for every agent")
 	cmd.Flags().BoolVar(&o.detach, "detach", false, "don't follow, only print the id")
-	completeFlag(cmd, "budget-then", cobra.FixedCompletions([]string{wire.BudgetPause, wire.BudgetAbort}, cobra.ShellCompDirectiveNoFileComp))
 	completeFlag(cmd, "fixtures", completeDir)
 	completeFlag(cmd, "workspace", completeDir)
-	cmd.Flags().StringVar(&a.redact, "redact", string(redact.Known), "which `secrets` a flow may not have: "+redactLevels())
+	a.flowSecretsFlag(cmd.Flags())
 	return cmd
 }
 

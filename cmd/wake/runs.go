@@ -8,10 +8,10 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"code.wake.dev/wake/internal/api"
 	"code.wake.dev/wake/internal/timeline"
@@ -48,9 +48,7 @@ func (a viewVerbs) runsCommand() *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringSliceVar(&q.Status, "status", nil, "only runs with this `status` or outcome; active means not ended")
-	flags.StringVar(&q.Label, "label", "", "only runs with this label, `key=value` or value")
-	flags.StringVar(&q.Flow, "flow", "", "only runs of the flow of this `name`")
+	filterFlags(flags, &q.Label, &q.Flow, &q.Status)
 	flags.StringVar(&since, "since", "", "only runs that were active within this `time`, such as 90s, 5m or 2d")
 	flags.StringVar(&until, "until", "", "only runs that were started at least this `time` ago")
 	flags.StringVar(&q.Tool, "tool", "", "only runs that used the tool of this `name`")
@@ -62,6 +60,15 @@ func (a viewVerbs) runsCommand() *cobra.Command {
 	flags.StringVar(&q.Cursor, "cursor", "", "go on where the page before ended")
 	alsoFlag(flags, &also)
 	return cmd
+}
+
+// filterFlags adds the flags that choose runs to a set of flags; status may be nil.
+func filterFlags(flags *pflag.FlagSet, label, flow *string, status *[]string) {
+	flags.StringVar(label, "label", "", "only runs with this label, `key=value` or value")
+	flags.StringVar(flow, "flow", "", "only runs of the flow of this `name`")
+	if status != nil {
+		flags.StringSliceVar(status, "status", nil, "only runs with this `status` or outcome; active means not ended")
+	}
 }
 
 // listRuns asks for runs, the newest first, of this installation and of further ones.
@@ -209,27 +216,3 @@ func labelsText(all map[string]string) string {
 	}
 	return strings.Join(out, ",")
 }
-
-// table lines columns up. Cells are made safe for a terminal.
-type table struct{ w *tabwriter.Writer }
-
-func newTable(w io.Writer, columns ...string) table {
-	t := table{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)}
-	t.addRow(columns...)
-	return t
-}
-
-// maxCell bounds a cell in characters.
-const maxCell = 60
-
-func (t table) addRow(cells ...string) {
-	for i, cell := range cells {
-		cells[i] = timeline.Line(cell, maxCell)
-		if cells[i] == "" {
-			cells[i] = "-"
-		}
-	}
-	_, _ = fmt.Fprintln(t.w, strings.Join(cells, "\t")) // flush returns the error
-}
-
-func (t table) flush() error { return t.w.Flush() }

@@ -9,7 +9,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 
-	"code.wake.dev/wake/internal/redact"
 	"code.wake.dev/wake/internal/schedule"
 	"code.wake.dev/wake/internal/seal"
 	"code.wake.dev/wake/pkg/subjects"
@@ -78,8 +77,8 @@ for each.`,
 	flags.StringArrayVar(&o.labels, "label", nil, "label of the runs, `key=value`")
 	flags.StringVar(&o.workspace, "workspace", "", "`folder` in which the runs work (default: one of its own for each)")
 	flags.StringVar(&o.fixtures, "fixtures", "", "`folder` of recorded calls that stand in for every agent")
-	flags.StringVar(&a.redact, "redact", string(redact.Known), "which `secrets` a flow may not have: "+redactLevels())
-	o.budget.addFlags(flags)
+	a.flowSecretsFlag(flags)
+	o.budget.addFlags(cmd)
 	return cmd
 }
 

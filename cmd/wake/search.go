@@ -46,9 +46,7 @@ What calls were given and answered is looked at, too: of more than 20 KiB the fi
 	flags.StringVar(&q.Node, "node", "", "only lines of this `node`")
 	flags.StringVar(&class, "type", "", "only lines of this `type`: text, thinking, tool, error, system or user")
 	flags.StringVar(&since, "since", "", "only lines of this last `time`, such as 90s, 5m or 2d")
-	flags.StringSliceVar(&q.Status, "status", nil, "only runs with this `status` or outcome; active means not ended")
-	flags.StringVar(&q.Label, "label", "", "only runs with this label, `key=value` or value")
-	flags.StringVar(&q.Flow, "flow", "", "only runs of the flow of this `name`")
+	filterFlags(flags, &q.Label, &q.Flow, &q.Status)
 	flags.IntVar(&q.Limit, "limit", 20, "at most this `many`")
 	flags.StringVar(&q.Cursor, "cursor", "", "go on where the page before ended")
 	return cmd

@@ -62,7 +62,8 @@ func printState(w io.Writer, state *wire.State, about string) error {
 		position += ", " + about
 	}
 	u := state.Usage
-	facts := [][2]string{
+	p := printer{w: w}
+	p.printFacts([][2]string{
 		{"run", state.RunID},
 		{"flow", state.FlowName},
 		{"status", statusText(state.Status, state.Result, state.Reason)},
@@ -77,13 +78,8 @@ func printState(w io.Writer, state *wire.State, about string) error {
 		{"inbox", inboxText(state.Inbox)},
 		{"overrides", briefText(state.Overrides)},
 		{"bookmarks", bookmarkLabels(state)},
-	}
-	if err := printFacts(w, facts); err != nil {
-		return err
-	}
-	if _, err := fmt.Fprintln(w); err != nil {
-		return err
-	}
+	})
+	p.printLine("")
 	t := newTable(w, "NODE", "STATUS", "EXECS", "EPOCH", "SEQ", "OUTPUT")
 	for _, node := range slices.Sorted(maps.Keys(state.NodeStatus)) {
 		n := state.Nodes[node]
@@ -93,7 +89,8 @@ func printState(w io.Writer, state *wire.State, about string) error {
 		}
 		t.addRow(node, status, fmt.Sprint(n.Execs), fmt.Sprint(n.Epoch), fmt.Sprint(n.Seq), briefText(state.Outputs[node]))
 	}
-	return t.flush()
+	p.printTable(t)
+	return p.err
 }
 
 func loopsText(counters map[string]int) string {

@@ -54,9 +54,7 @@ results have told of the same calls, and says why they differ.`,
 	flags.StringSliceVar(&by, "by", nil, "only these `tables`: day, model, flow, node, tool")
 	flags.BoolVar(&reconcile, "reconcile", false, "of one run: compare what calls and what results have told")
 	flags.StringVar(&since, "since", "", "only of this last `time`, such as 5m or 30d; cost and tokens of whole days (UTC)")
-	flags.StringSliceVar(&q.Status, "status", nil, "only runs with this `status` or outcome; active means not ended")
-	flags.StringVar(&q.Label, "label", "", "only runs with this label, `key=value` or value")
-	flags.StringVar(&q.Flow, "flow", "", "only runs of the flow of this `name`")
+	filterFlags(flags, &q.Label, &q.Flow, &q.Status)
 	return cmd
 }
 
@@ -96,17 +94,14 @@ func printReconciliation(w io.Writer, rows []ledger.Row) error {
 	for _, r := range rows {
 		t.addRow(r.Node, timeline.Line(r.Model, maxMessage), fmt.Sprint(r.CallCount), r.Calls.String(), r.Results.String(), r.Ledger.String(), costText(r.CostUsd, r.CostBasis))
 	}
-	if err := t.flush(); err != nil {
-		return err
-	}
+	p := printer{w: w}
+	p.printTable(t)
 	for _, r := range rows {
 		for _, why := range r.Why {
-			if _, err := fmt.Fprintf(w, "%s, %s: %s\n", timeline.Line(r.Node, maxMessage), cmp.Or(timeline.Line(r.Model, maxMessage), "no model"), why); err != nil {
-				return err
-			}
+			p.printLine("%s, %s: %s", timeline.Line(r.Node, maxMessage), cmp.Or(timeline.Line(r.Model, maxMessage), "no model"), why)
 		}
 	}
-	return nil
+	return p.err
 }
 
 func statsParts() []string { return []string{"day", "model", "flow", "node", "tool"} }
@@ -118,48 +113,40 @@ func printStats(w io.Writer, s wire.StatsResponse, by []string) error {
 			outcomes = append(outcomes, fmt.Sprintf("%d %s", n, status))
 		}
 	}
-	facts := [][2]string{
+	p := printer{w: w}
+	p.printFacts([][2]string{
 		{"runs", joinTexts(fmt.Sprint(s.Runs.Runs), strings.Join(outcomes, ", "))},
 		{"took", percentilesText(s.Runs.P50Ms, s.Runs.P95Ms)},
 		{"cost", costText(s.Total.CostUsd, s.Total.CostBasis)},
 		{"tokens", tokensText(s.Total.TokensIn, s.Total.TokensOut)},
 		{"calls", fmt.Sprint(s.Total.Calls)},
-	}
-	if err := printFacts(w, facts); err != nil {
-		return err
-	}
+	})
 	parts := map[string][]wire.SpendStats{"day": s.Days, "model": s.Models, "flow": s.Flows, "node": s.Nodes}
 	for _, part := range statsParts() {
 		if len(by) > 0 && !slices.Contains(by, part) || part != "tool" && len(parts[part]) == 0 || part == "tool" && len(s.Tools) == 0 {
 			continue
 		}
-		if _, err := fmt.Fprintln(w); err != nil {
-			return err
-		}
+		p.printLine("")
 		if part == "tool" {
-			if err := printTools(w, s.Tools); err != nil {
-				return err
-			}
+			p.printTools(s.Tools)
 			continue
 		}
 		t := newTable(w, strings.ToUpper(part), "RUNS", "CALLS", "TOKENS", "COST")
 		for _, x := range parts[part] {
 			t.addRow(x.Name, fmt.Sprint(x.Runs), fmt.Sprint(x.Calls), tokensText(x.TokensIn, x.TokensOut), costText(x.CostUsd, x.CostBasis))
 		}
-		if err := t.flush(); err != nil {
-			return err
-		}
+		p.printTable(t)
 	}
-	return nil
+	return p.err
 }
 
-func printTools(w io.Writer, tools []wire.ToolStats) error {
-	t := newTable(w, "TOOL", "CALLS", "FAILED", "RATE", "DENIED", "P50", "P95")
+func (p *printer) printTools(tools []wire.ToolStats) {
+	t := newTable(p.w, "TOOL", "CALLS", "FAILED", "RATE", "DENIED", "P50", "P95")
 	for _, x := range tools {
 		t.addRow(x.Tool, fmt.Sprint(x.Calls), fmt.Sprint(x.Failed), fmt.Sprintf("%.0f%%", 100*x.FailureRate), fmt.Sprint(x.Denied),
 			millisText(x.P50Ms), millisText(x.P95Ms))
 	}
-	return t.flush()
+	p.printTable(t)
 }
 
 // percentilesText are how long half of them, and all but a twentieth of them, took at most.

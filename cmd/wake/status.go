@@ -30,7 +30,8 @@ func (a viewVerbs) statusCommand() *cobra.Command {
 }
 
 func printStatus(w io.Writer, s wire.StatusResponse) error {
-	facts := [][2]string{
+	p := printer{w: w}
+	p.printFacts([][2]string{
 		{"run", s.RunID},
 		{"flow", s.FlowName},
 		{"labels", labelsText(s.Labels)},
@@ -50,13 +51,11 @@ func printStatus(w io.Writer, s wire.StatusResponse) error {
 		{"last", joinTexts(s.LastActivity, s.LastActivityAge)},
 		{"alerts", joinTexts(numberText(s.Alerts), s.LastAlert)},
 		{"position", fmt.Sprint(s.Position.Seq)},
+	})
+	if len(s.Agents) == 0 {
+		return p.err
 	}
-	if err := printFacts(w, facts); err != nil || len(s.Agents) == 0 {
-		return err
-	}
-	if _, err := fmt.Fprintln(w); err != nil {
-		return err
-	}
+	p.printLine("")
 	t := newTable(w, "NODE", "TYPE", "STATE", "TOOK", "COST", "TOKENS", "CONTEXT", "TOOLS", "OPEN", "ALERTS", "SESSION", "WAITS FOR, OR DOES")
 	for _, n := range s.Agents {
 		state := n.State
@@ -70,7 +69,8 @@ func printStatus(w io.Writer, s wire.StatusResponse) error {
 		t.addRow(n.AgentID, n.NodeType, state, n.Runtime, costText(n.CostUsd, n.CostBasis), tokensText(n.TokensIn, n.TokensOut), percentText(n.ContextPct),
 			callsText(n.ToolsUsed, n.ToolErrors), n.OpenTool, numberText(n.Alerts), n.SessionID, activity)
 	}
-	return t.flush()
+	p.printTable(t)
+	return p.err
 }
 
 // waitedText is how long people have been waited for, "" if they weren't.
@@ -123,17 +123,4 @@ func toDo(run string, status wire.RunStatus, reason string, interrupted []string
 		return "start the runner that has its folder; " + resume + " once the folder is there"
 	}
 	return resume
-}
-
-// printFacts writes those facts that there are.
-func printFacts(w io.Writer, facts [][2]string) error {
-	for _, f := range facts {
-		if f[1] == "" {
-			continue
-		}
-		if _, err := fmt.Fprintf(w, "%-10s%s\n", f[0], timeline.Line(f[1], 400)); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -52,8 +52,7 @@ Elsewhere, and with --json, it is printed once.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&q.Label, "label", "", "only runs with this label, `key=value` or value")
-	flags.StringVar(&q.Flow, "flow", "", "only runs of the flow of this `name`")
+	filterFlags(flags, &q.Label, &q.Flow, nil)
 	flags.StringVar(&since, "since", "10m", "also runs that ended within this `time`, such as 90s, 5m or 2d; 0s: none")
 	flags.IntVar(&q.Limit, "limit", 0, "at most this `many` (default 50)")
 	flags.DurationVar(&every, "interval", 2*time.Second, "refresh after this `time`")

@@ -91,10 +91,7 @@ func (m *fleetScreen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case waitsMsg:
 		m.takeWaits(msg)
 	case outcomeMsg:
-		m.note = msg.text
-		if msg.err != nil {
-			m.note = errorNote(msg.err)
-		}
+		m.note = msg.outcome()
 	case noteMsg:
 		m.note = string(msg)
 	case tea.PasteMsg:

@@ -120,15 +120,15 @@ func (a fileVerbs) printVerification(v recorder.Verification) error {
 	if a.json {
 		return a.printJSON(v)
 	}
+	p := printer{w: a.out}
 	for _, d := range v.Damages {
-		if _, err := fmt.Fprintln(a.out, timeline.Line(d.String(), maxMessage)); err != nil {
-			return err
-		}
+		p.printLine("%s", timeline.Line(d.String(), maxMessage))
 	}
 	if v.Omitted > 0 {
-		if _, err := fmt.Fprintf(a.out, "and %d more\n", v.Omitted); err != nil {
-			return err
-		}
+		p.printLine("and %d more", v.Omitted)
+	}
+	if len(v.Damages) > 0 {
+		return p.err
 	}
 	odd := ""
 	if v.Compared > 0 {
@@ -153,9 +153,6 @@ func (a fileVerbs) printVerification(v recorder.Verification) error {
 	default:
 		odd += fmt.Sprintf("; %d runs were deleted", v.Deleted)
 	}
-	if len(v.Damages) > 0 {
-		return nil
-	}
-	_, err := fmt.Fprintf(a.out, "ok: %d events of %d runs, up to position %d%s\n", v.Events, v.Runs, v.Position.Seq, odd)
-	return err
+	p.printLine("ok: %d events of %d runs, up to position %d%s", v.Events, v.Runs, v.Position.Seq, odd)
+	return p.err
 }
