@@ -156,13 +156,10 @@ func (s *Console) answerOf(r *http.Request, asked wire.Approval) (c wire.Command
 	if !right {
 		return c, &wire.APIError{Code: wire.CodeBadRequest, Message: "that answers something else"}
 	}
-	only := wire.Command{Type: c.Type, Note: c.Note, Content: c.Content}
 	if c.Type == "reply" {
-		only.PromptID = asked.CallID
-	} else {
-		only.CallID = asked.CallID
+		return wire.Command{Type: c.Type, Note: c.Note, Content: c.Content, PromptID: asked.CallID}, nil
 	}
-	return only, nil
+	return wire.Command{Type: c.Type, Note: c.Note, Content: c.Content, CallID: asked.CallID}, nil
 }
 
 // showNoAnswer says why a link answers nothing: to people as a page, to programs as JSON.

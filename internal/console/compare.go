@@ -210,8 +210,7 @@ func figuresOf(d wire.DiffResponse) []sidePair {
 		return timeline.Cost(f.Usage.CostUsd, ledger.Basis(f.Usage.CostUsd, f.Usage.ComputedUsd, f.Usage.Unpriced))
 	})
 	add("tokens in / out", func(f wire.DiffRun) string {
-		u := f.Usage
-		return shortCount(u.InputTokens+u.CacheCreationInputTokens+u.CacheReadInputTokens) + " / " + shortCount(u.OutputTokens)
+		return shortCount(ledger.TotalIn(f.Usage)) + " / " + shortCount(f.Usage.OutputTokens)
 	})
 	add("turns", func(f wire.DiffRun) string { return shortCount(f.Usage.Turns) })
 	add("calls", func(f wire.DiffRun) string { return shortCount(f.Usage.ToolCalls) })
@@ -225,23 +224,16 @@ func figuresOf(d wire.DiffResponse) []sidePair {
 	return all
 }
 
-// sendDiff sends how two runs differ, as `wake diff --json` does.
-func (s *Console) sendDiff(w http.ResponseWriter, r *http.Request) {
-	l, run, err := s.findRun(r)
-	var with string
-	var at uint64
-	if err == nil {
-		with, err = l.client.Find(r.Context(), r.FormValue("with"))
+// readDiff returns how two runs differ, as `wake diff --json` does.
+func readDiff(r *http.Request, l *link, run string) (any, error) {
+	with, err := l.client.Find(r.Context(), r.FormValue("with"))
+	if err != nil {
+		return nil, err
 	}
-	if err == nil {
-		at, err = positionOf(r.FormValue("at"))
+	at, err := positionOf(r.FormValue("at"))
+	if err != nil {
+		return nil, err
 	}
-	var d wire.DiffResponse
-	if err == nil {
-		d, _, _, err = history.Compare(r.Context(), l.reader, run, with, history.Compared{At: at})
-	}
-	s.sendAnswer(w, r, d, err)
+	d, _, _, err := history.Compare(r.Context(), l.reader, run, with, history.Compared{At: at})
+	return d, err
 }
-
-// stateWord is how a run is doing, in a word.
-func stateWord(f wire.DiffRun) string { return cmp.Or(string(f.Result), string(f.Status)) }

@@ -204,19 +204,20 @@ func (s *Console) openLink(ctx context.Context) (*link, error) {
 	if err != nil {
 		return nil, unreachableError(err)
 	}
-	r, err := feed.Open(ctx, nc, feed.Options{Names: s.c.Names, Keys: s.c.Keys, Logger: s.c.Logger})
+	l := &link{nc: nc}
+	l.reader, err = feed.Open(ctx, nc, feed.Options{Names: s.c.Names, Keys: s.c.Keys, Logger: s.c.Logger})
 	if err == nil {
-		var c *client.Client
-		if c, err = client.Open(ctx, nc, client.Options{Names: s.c.Names, Logger: s.c.Logger, EncryptionKeys: s.c.KeyFile}); err == nil {
-			var packs *workspace.Reader
-			if packs, err = workspace.NewReader(r.Names(), r.Keys(), r.Pack); err == nil {
-				s.link = &link{nc: nc, reader: r, client: c, packs: packs}
-				return s.link, nil
-			}
-		}
+		l.client, err = client.Open(ctx, nc, client.Options{Names: s.c.Names, Logger: s.c.Logger, EncryptionKeys: s.c.KeyFile})
 	}
-	nc.Close()
-	return nil, unreachableError(err)
+	if err == nil {
+		l.packs, err = workspace.NewReader(l.reader.Names(), l.reader.Keys(), l.reader.Pack)
+	}
+	if err != nil {
+		nc.Close()
+		return nil, unreachableError(err)
+	}
+	s.link = l
+	return l, nil
 }
 
 func unreachableError(err error) error {

@@ -38,67 +38,45 @@ type entry struct {
 	Whole   string     // as JSON
 }
 
-// showEntry writes the details of what is at a position.
-func (s *Console) showEntry(w http.ResponseWriter, r *http.Request) {
-	l, run, err := s.findRun(r)
-	var pos uint64
-	if err == nil {
-		pos, err = positionOf(r.FormValue("pos"))
-	}
-	var e entry
-	if err == nil {
-		e, err = readEntry(r.Context(), l, run, pos)
-	}
-	s.showPart(w, r, "entry", e, err)
-}
-
-func readEntry(ctx context.Context, l *link, run string, pos uint64) (entry, error) {
-	e, err := readEvent(ctx, l, run, pos)
+// readEntry returns the details of what is at a position.
+func readEntry(r *http.Request, l *link, run string) (any, error) {
+	pos, e, err := eventAt(r.Context(), l, run, r.FormValue("pos"))
 	if err != nil {
-		return entry{}, err
+		return nil, err
 	}
 	x := describe(run, pos, e)
 	if x.Text == "" || e.Type() == wire.TypeAgentTextDelta || e.Type() == wire.TypeAgentThinkingDelta {
-		err = x.readPieces(ctx, l, e)
+		err = x.readPieces(r.Context(), l, e)
 	}
 	return x, err
 }
 
-// readEvent returns the event of a run at a position, with its large fields.
-func readEvent(ctx context.Context, l *link, run string, pos uint64) (*wire.Event, error) {
+// eventAt returns the event of a run at a position, with its large fields.
+func eventAt(ctx context.Context, l *link, run, at string) (pos uint64, found *wire.Event, err error) {
+	if pos, err = positionOf(at); err != nil {
+		return 0, nil, err
+	}
 	for e, err := range history.Read(ctx, l.reader, eventlog.Query{Run: run, From: pos, To: pos}) {
 		switch {
 		case err != nil:
-			return nil, err
+			return pos, nil, err
 		case e.Event == nil:
-			return nil, &wire.APIError{Code: wire.CodeCorruptedData, Message: "what is there can't be read"}
+			return pos, nil, &wire.APIError{Code: wire.CodeCorruptedData, Message: "what is there can't be read"}
 		}
-		return l.reader.Inline(ctx, e.Event)
+		found, err = l.reader.Inline(ctx, e.Event)
+		return pos, found, err
 	}
-	return nil, &wire.APIError{Code: wire.CodeNotFound, Message: "the run has nothing there"}
+	return pos, nil, &wire.APIError{Code: wire.CodeNotFound, Message: "the run has nothing there"}
 }
 
-// sendEvent sends the event at a position, with all that a call was given and has answered.
-func (s *Console) sendEvent(w http.ResponseWriter, r *http.Request) {
-	l, run, err := s.findRun(r)
-	var pos uint64
-	if err == nil {
-		pos, err = positionOf(r.FormValue("pos"))
-	}
-	var e *wire.Event
-	if err == nil {
-		e, err = readEvent(r.Context(), l, run, pos)
-	}
-	var b []byte
-	if err == nil {
-		b, err = wire.EncodeJSON(e)
-	}
+// readEvent returns the event at a position, with all that a call was given and has answered.
+func readEvent(r *http.Request, l *link, run string) (any, error) {
+	_, e, err := eventAt(r.Context(), l, run, r.FormValue("pos"))
 	if err != nil {
-		s.showError(w, r, err)
-		return
+		return nil, err
 	}
-	w.Header().Set("Content-Type", "application/json; charset=utf-8")
-	_, _ = w.Write(append(b, '\n'))
+	data, err := wire.Encode(e)
+	return wire.Raw(data), err
 }
 
 // describe is what an event tells.

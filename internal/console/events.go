@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"iter"
 	"net/http"
-	"strconv"
 
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/history"
@@ -60,18 +59,6 @@ func (s *Console) streamEvents(w http.ResponseWriter, r *http.Request) {
 	if send(history.Read(r.Context(), l.reader, eventlog.Query{Run: run, From: from})) {
 		send(l.reader.Follow(r.Context(), eventlog.Query{Run: run, From: from}))
 	}
-}
-
-// positionOf reads a position; "" is 0.
-func positionOf(text string) (uint64, error) {
-	if text == "" {
-		return 0, nil
-	}
-	pos, err := strconv.ParseUint(text, 10, 63)
-	if err != nil {
-		return 0, &wire.APIError{Code: wire.CodeBadRequest, Message: fmt.Sprintf("%.40q is no position", text)}
-	}
-	return pos, nil
 }
 
 // findRun returns the run that the path names.

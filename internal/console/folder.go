@@ -84,39 +84,29 @@ func folderAt(ctx context.Context, l *link, run, at string) (history.Folder, err
 	return f, err
 }
 
-// sendFolder sends what is in the folder of a run at a position, as `wake workspace --at` does, or what differs in that of
+// readFolder returns what is in the folder of a run at a position, as `wake workspace --at` does, or what differs in that of
 // another position.
-func (s *Console) sendFolder(w http.ResponseWriter, r *http.Request) {
-	l, run, err := s.findRun(r)
-	var f, other history.Folder
-	if err == nil {
-		f, err = folderAt(r.Context(), l, run, r.FormValue("at"))
+func readFolder(r *http.Request, l *link, run string) (any, error) {
+	f, err := folderAt(r.Context(), l, run, r.FormValue("at"))
+	if err != nil {
+		return nil, err
 	}
-	var answer any = &f
-	switch to := r.FormValue("diff"); {
-	case err != nil:
-	case to == "":
-		err = f.List(r.Context(), l.packs)
-	default:
-		if other, err = folderAt(r.Context(), l, run, to); err == nil {
-			answer, err = history.CompareFolders(r.Context(), l.packs, f.Snapshot, other.Snapshot)
-		}
+	to := r.FormValue("diff")
+	if to == "" {
+		return &f, f.List(r.Context(), l.packs)
 	}
-	s.sendAnswer(w, r, answer, err)
+	other, err := folderAt(r.Context(), l, run, to)
+	if err != nil {
+		return nil, err
+	}
+	return history.CompareFolders(r.Context(), l.packs, f.Snapshot, other.Snapshot)
 }
 
-// showFiles shows what is in a folder of a run at a position.
-func (s *Console) showFiles(w http.ResponseWriter, r *http.Request) {
-	l, run, err := s.findRun(r)
-	var f files
-	if err == nil {
-		f, err = readFiles(r.Context(), l, readFolderQuery(r, run))
-	}
-	s.showPart(w, r, "files", f, err)
-}
-
-func readFiles(ctx context.Context, l *link, q folderQuery) (f files, err error) {
-	f.Query = q
+// readFiles returns what is in a folder of a run at a position.
+func readFiles(r *http.Request, l *link, run string) (any, error) {
+	ctx, q := r.Context(), readFolderQuery(r, run)
+	f := files{Query: q}
+	var err error
 	if f.Folder, err = folderAt(ctx, l, q.Run, q.At); err != nil {
 		return f, err
 	}
@@ -170,17 +160,9 @@ type shownFile struct {
 	Was     bool       // it was there
 }
 
-// showFile shows a file of a run at a position, or what has changed in it.
-func (s *Console) showFile(w http.ResponseWriter, r *http.Request) {
-	l, run, err := s.findRun(r)
-	var f shownFile
-	if err == nil {
-		f, err = readFile(r.Context(), l, readFolderQuery(r, run), r.FormValue("path"))
-	}
-	s.showPart(w, r, "file", f, err)
-}
-
-func readFile(ctx context.Context, l *link, q folderQuery, name string) (f shownFile, err error) {
+// readFile returns a file of a run at a position, or what has changed in it.
+func readFile(r *http.Request, l *link, run string) (any, error) {
+	ctx, q, name := r.Context(), readFolderQuery(r, run), r.FormValue("path")
 	content, f, err := readContent(ctx, l, q.Run, q.At, name)
 	gone := errors.Is(err, fs.ErrNotExist)
 	if gone && q.Since == "" {

@@ -63,16 +63,11 @@ func readFleetQuery(v url.Values) fleetQuery {
 
 // url is the address that asks this, of a page or a part of one.
 func (q fleetQuery) url(path string) string {
-	v := url.Values{}
-	for _, p := range []struct{ name, value string }{{"state", q.State}, {"label", q.Label}, {"flow", q.Flow}, {"q", q.Text}, {"sort", q.Sort}, {"cursor", q.Cursor}} {
-		if p.value != "" {
-			v.Set(p.name, p.value)
-		}
-	}
-	if len(v) == 0 {
+	asked := encode("state", q.State, "label", q.Label, "flow", q.Flow, "q", q.Text, "sort", q.Sort, "cursor", q.Cursor)
+	if asked == "" {
 		return path
 	}
-	return path + "?" + v.Encode()
+	return path + "?" + asked
 }
 
 // Part is the address of the list alone.
@@ -151,11 +146,43 @@ func (s *Console) showFleet(w http.ResponseWriter, r *http.Request) {
 	s.showPart(w, r, "fleet", f, err)
 }
 
-// showPart writes a part of a page, or why there is none.
-func (s *Console) showPart(w http.ResponseWriter, r *http.Request, name string, data any, err error) {
+// system is how the installation is doing.
+type system struct {
+	Checks  []Check
+	Runners []Runner
+	Sinks   []wire.SinkStatus
+	Letters []wire.Raw
+	Absent  string // why nothing is known of sinks
+	Viewer  string // the address for viewers, who may only read
+	Users   int
+}
+
+func (s *Console) showSystem(w http.ResponseWriter, r *http.Request) {
+	l, err := s.openLink(r.Context())
 	if err != nil {
 		s.showError(w, r, err)
 		return
 	}
-	s.showPage(w, r, http.StatusOK, name, page{Data: data})
+	p := system{Users: len(s.users)}
+	if s.c.Checks != nil {
+		p.Checks = s.c.Checks(r.Context(), l.nc)
+	}
+	if s.c.Runners != nil {
+		p.Runners = s.c.Runners(r.Context(), l.nc)
+	}
+	sinks, err := call[wire.SinksResponse](r.Context(), s, wire.VerbSinks, struct{}{})
+	if err == nil {
+		p.Sinks = sinks.Sinks
+		var letters wire.LettersResponse
+		if letters, err = call[wire.LettersResponse](r.Context(), s, wire.VerbLetters, wire.LettersRequest{}); err == nil {
+			p.Letters = letters.Letters[:min(len(letters.Letters), 50)]
+		}
+	}
+	if err != nil {
+		p.Absent = err.Error()
+	}
+	if s.c.Users == "" && userOfRequest(r).role == operator {
+		p.Viewer = s.Address() + "#token=" + s.users[1].token
+	}
+	s.showPage(w, r, http.StatusOK, "system", page{Title: "System", At: "system", Data: p})
 }

@@ -3,9 +3,7 @@ package console
 import (
 	"cmp"
 	"context"
-	"iter"
 	"net/http"
-	"net/url"
 	"slices"
 
 	"code.wake.dev/wake/internal/api"
@@ -41,10 +39,7 @@ func (m moment) TookMs() int64 {
 }
 
 // TokensIn are those that models had been given, from caches, too.
-func (m moment) TokensIn() int64 {
-	u := m.State.Usage
-	return u.InputTokens + u.CacheCreationInputTokens + u.CacheReadInputTokens
-}
+func (m moment) TokensIn() int64 { return ledger.TotalIn(m.State.Usage) }
 
 // Basis is what the cost comes from, see [wire.CostReported].
 func (m moment) Basis() string {
@@ -135,43 +130,20 @@ func linesBefore(ctx context.Context, l *link, run string, at, window uint64) ([
 	return lines[max(0, len(lines)-momentLines):], nil
 }
 
-// sendState sends the state of a run at a position, as `wake state --json` does.
-func (s *Console) sendState(w http.ResponseWriter, r *http.Request) {
-	l, run, err := s.findRun(r)
-	var at uint64
-	if err == nil {
-		at, err = positionOf(r.FormValue("at"))
+// readState returns the state of a run at a position, as `wake state --json` does.
+func readState(r *http.Request, l *link, run string) (any, error) {
+	at, err := positionOf(r.FormValue("at"))
+	if err != nil {
+		return nil, err
 	}
-	var state *wire.State
-	if err == nil {
-		state, err = l.client.StateAt(r.Context(), run, at)
-	}
-	s.sendAnswer(w, r, state, err)
+	return l.client.StateAt(r.Context(), run, at)
 }
 
-// firstEvents yields the positions of the events that a request selects.
-func firstEvents(ctx context.Context, l *link, q wire.EventsRequest) iter.Seq2[uint64, error] {
-	return func(yield func(uint64, error) bool) {
-		page, err := api.Call[wire.EventsResponse](ctx, l.nc, l.reader.Names(), wire.VerbEvents, q)
-		if err != nil {
-			yield(0, err)
-			return
-		}
-		for _, e := range page.Events {
-			if !yield(e.Pos, nil) {
-				return
-			}
-		}
+// firstPosition is that of the run's first event.
+func firstPosition(ctx context.Context, l *link, run string) (uint64, error) {
+	page, err := api.Call[wire.EventsResponse](ctx, l.nc, l.reader.Names(), wire.VerbEvents, wire.EventsRequest{Run: run, Limit: 1})
+	if err != nil || len(page.Events) == 0 {
+		return 0, err
 	}
-}
-
-// encode makes a query of names and values; empty ones are left out.
-func encode(pairs ...string) string {
-	v := url.Values{}
-	for i := 0; i+1 < len(pairs); i += 2 {
-		if pairs[i+1] != "" {
-			v.Set(pairs[i], pairs[i+1])
-		}
-	}
-	return v.Encode()
+	return page.Events[0].Pos, nil
 }

@@ -2,6 +2,7 @@ package console
 
 import (
 	"errors"
+	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -119,16 +120,14 @@ func (s *Console) tellVerdict(w http.ResponseWriter, v verdict) {
 // forkRun begins a run that goes on from a point of another one.
 func (s *Console) forkRun(w http.ResponseWriter, r *http.Request) {
 	l, run, err := s.findRun(r)
-	if err != nil {
-		s.tellVerdict(w, verdictOf("fork", wire.CommandResponse{}, err))
-		return
-	}
 	q := client.ForkRequest{RunID: run, At: strings.TrimSpace(r.PostFormValue("at")), Message: strings.TrimSpace(r.PostFormValue("message"))}
-	if q.Overrides, err = overridesOf(strings.TrimSpace(r.PostFormValue("model")), strings.TrimSpace(r.PostFormValue("overrides"))); err != nil {
-		s.tellVerdict(w, verdictOf("fork", wire.CommandResponse{}, err))
-		return
+	if err == nil {
+		q.Overrides, err = overridesOf(strings.TrimSpace(r.PostFormValue("model")), strings.TrimSpace(r.PostFormValue("overrides")))
 	}
-	f, err := l.client.Fork(r.Context(), q)
+	var f client.ForkResult
+	if err == nil {
+		f, err = l.client.Fork(r.Context(), q)
+	}
 	if err != nil {
 		s.tellVerdict(w, verdictOf("fork", wire.CommandResponse{}, err))
 		return
@@ -158,4 +157,47 @@ func overridesOf(model, others string) (wire.Raw, error) {
 		return nil, nil
 	}
 	return wire.Marshal(options)
+}
+
+// readVerbs are the verbs of wake.api that pages and programs may ask here. What changes something has
+// addresses of its own.
+var readVerbs = []string{ //nolint:gochecknoglobals // a table
+	wire.VerbFleet, wire.VerbTimeline, wire.VerbLog, wire.VerbStatus, wire.VerbTop, wire.VerbApprovals, wire.VerbRuns, wire.VerbSearch, wire.VerbStats, wire.VerbBudgets,
+	wire.VerbEvents, wire.VerbState, wire.VerbSnapshot, wire.VerbSinks, wire.VerbLetters, wire.VerbAlerts, wire.VerbBookmarks, wire.VerbDiff,
+}
+
+// passVerb passes a request on to a verb of wake.api, as JSON.
+func (s *Console) passVerb(w http.ResponseWriter, r *http.Request) {
+	verb := r.PathValue("verb")
+	if !slices.Contains(readVerbs, verb) {
+		s.showError(w, r, &wire.APIError{Code: wire.CodeNotFound, Message: "there is no such verb here"})
+		return
+	}
+	s.askVerb(w, r, verb)
+}
+
+// passWorkspace passes a request on to the verb that tells what is in folders of runs.
+func (s *Console) passWorkspace(w http.ResponseWriter, r *http.Request) {
+	s.askVerb(w, r, wire.VerbWorkspace)
+}
+
+func (s *Console) askVerb(w http.ResponseWriter, r *http.Request, verb string) {
+	body, err := io.ReadAll(r.Body)
+	if _, large := errors.AsType[*http.MaxBytesError](err); large {
+		err = &wire.APIError{Code: wire.CodeTooLarge, Message: "the request is too large"}
+	}
+	if len(body) == 0 {
+		body = []byte("{}")
+	}
+	var q wire.Raw
+	if err == nil {
+		if q, err = wire.RawFromJSON(body); err != nil {
+			err = &wire.APIError{Code: wire.CodeBadRequest, Message: "the request is no JSON"}
+		}
+	}
+	var answer wire.Raw
+	if err == nil {
+		answer, err = call[wire.Raw](r.Context(), s, verb, q)
+	}
+	s.sendAnswer(w, r, answer, err)
 }

@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
@@ -10,9 +11,12 @@ import (
 	"html/template"
 	"io/fs"
 	"net/http"
+	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"code.wake.dev/wake/internal/graph"
 	"code.wake.dev/wake/internal/timeline"
@@ -74,6 +78,51 @@ func rootOf(r *http.Request) string {
 func redirect(w http.ResponseWriter, r *http.Request, to string, status int) {
 	w.Header().Set("Location", rootOf(r)+to)
 	w.WriteHeader(status)
+}
+
+// showPart writes a part of a page, or why there is none.
+func (s *Console) showPart(w http.ResponseWriter, r *http.Request, name string, data any, err error) {
+	if err != nil {
+		s.showError(w, r, err)
+		return
+	}
+	s.showPage(w, r, http.StatusOK, name, page{Data: data})
+}
+
+// sendAnswer sends an answer, or why there is none.
+func (s *Console) sendAnswer(w http.ResponseWriter, r *http.Request, answer any, err error) {
+	if err != nil {
+		s.showError(w, r, err)
+		return
+	}
+	s.writeJSON(w, http.StatusOK, answer)
+}
+
+// readOfRun reads what a request asks of the run that its path names.
+type readOfRun func(r *http.Request, l *link, run string) (any, error)
+
+// partOf shows what is read as a part of a page.
+func (s *Console) partOf(name string, read readOfRun) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		data, err := s.readRun(r, read)
+		s.showPart(w, r, name, data, err)
+	}
+}
+
+// sendOf sends what is read.
+func (s *Console) sendOf(read readOfRun) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		answer, err := s.readRun(r, read)
+		s.sendAnswer(w, r, answer, err)
+	}
+}
+
+func (s *Console) readRun(r *http.Request, read readOfRun) (any, error) {
+	l, run, err := s.findRun(r)
+	if err != nil {
+		return nil, err
+	}
+	return read(r, l, run)
 }
 
 // showError says why there is no answer: to programs as JSON, to people as a page.
@@ -196,4 +245,56 @@ func pairsOf(pairs ...any) map[string]any {
 		m[fmt.Sprint(pairs[i])] = pairs[i+1]
 	}
 	return m
+}
+
+// stateWord is how a run is doing, in a word.
+func stateWord(f wire.DiffRun) string { return cmp.Or(string(f.Result), string(f.Status)) }
+
+// positionOf reads a position; "" is 0.
+func positionOf(text string) (uint64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	pos, err := strconv.ParseUint(text, 10, 63)
+	if err != nil {
+		return 0, &wire.APIError{Code: wire.CodeBadRequest, Message: fmt.Sprintf("%.40q is no position", text)}
+	}
+	return pos, nil
+}
+
+// encode makes a query of names and values; empty ones are left out.
+func encode(pairs ...string) string {
+	v := url.Values{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			v.Set(pairs[i], pairs[i+1])
+		}
+	}
+	return v.Encode()
+}
+
+// isFailedCall reports whether a line tells of a call that failed.
+func isFailedCall(l wire.LogLine) bool {
+	return l.Type == wire.LineTool && strings.HasPrefix(l.Text, timeline.FailedCall)
+}
+
+// piece is a part of a text, which matches or doesn't.
+type piece struct {
+	Text string
+	Hit  bool
+}
+
+// Pieces are the parts of a hit's snippet.
+func piecesOf(h wire.SearchHit) (all []piece) {
+	text, at := []rune(timeline.PlainLine(h.Type, h.Snippet)), 0
+	cut := utf8.RuneCountInString(h.Snippet) - len(text) // its sign in front
+	for _, m := range h.Matches {
+		m.From, m.To = m.From-cut, m.To-cut
+		if m.From < at || m.To > len(text) || m.To < m.From {
+			continue
+		}
+		all = append(all, piece{string(text[at:m.From]), false}, piece{string(text[m.From:m.To]), true})
+		at = m.To
+	}
+	return append(all, piece{string(text[at:]), false})
 }

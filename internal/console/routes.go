@@ -30,18 +30,18 @@ func (s *Console) routes() []route {
 
 		{"GET /runs/{run}", viewer, s.showRun},
 		{"GET /runs/{run}/parts/{part}", viewer, s.showRunPart},
-		{"GET /runs/{run}/entry", viewer, s.showEntry},
-		{"GET /runs/{run}/event", viewer, s.sendEvent},
+		{"GET /runs/{run}/entry", viewer, s.partOf("entry", readEntry)},
+		{"GET /runs/{run}/event", viewer, s.sendOf(readEvent)},
 		{"GET /runs/{run}/alerts", viewer, s.sendAlerts},
 		{"GET /runs/{run}/bookmarks", viewer, s.sendBookmarks},
 		{"GET /runs/{run}/compare", viewer, s.showCompare},
-		{"GET /runs/{run}/diff", viewer, s.sendDiff},
+		{"GET /runs/{run}/diff", viewer, s.sendOf(readDiff)},
 		{"GET /runs/{run}/timeline", viewer, s.sendTimeline},
-		{"GET /runs/{run}/state", viewer, s.sendState},
+		{"GET /runs/{run}/state", viewer, s.sendOf(readState)},
 		{"GET /runs/{run}/events", viewer, s.streamEvents},
-		{"GET /runs/{run}/workspace", inspector, s.sendFolder},
-		{"GET /runs/{run}/files", inspector, s.showFiles},
-		{"GET /runs/{run}/file", inspector, s.showFile},
+		{"GET /runs/{run}/workspace", inspector, s.sendOf(readFolder)},
+		{"GET /runs/{run}/files", inspector, s.partOf("files", readFiles)},
+		{"GET /runs/{run}/file", inspector, s.partOf("file", readFile)},
 		{"GET /search", viewer, s.showSearch},
 		{"GET /spend", viewer, s.showSpend},
 		{"GET /system", viewer, s.showSystem},
@@ -60,11 +60,10 @@ func (s *Console) routes() []route {
 func (s *Console) handler() http.Handler {
 	m := http.NewServeMux()
 	for _, r := range s.routes() {
-		if r.least == "" {
-			m.HandleFunc(r.pattern, r.serve)
-		} else {
-			m.HandleFunc(r.pattern, s.allow(r.least, r.serve))
+		if r.least != "" {
+			r.serve = s.allow(r.least, r.serve)
 		}
+		m.HandleFunc(r.pattern, r.serve)
 	}
 	if s.reports != nil { // which knows its own tokens
 		m.Handle("/hooks/", s.reports)

@@ -10,7 +10,6 @@ import (
 	"sync"
 
 	"code.wake.dev/wake/internal/graph"
-	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/client"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -120,26 +119,16 @@ func (s *Console) readKin(ctx context.Context, run string, p *runPage) error {
 // maxPoints bounds the points that a page offers to fork from; the newest ones.
 const maxPoints = 200
 
-// firstPosition is that of the run's first event.
-func firstPosition(ctx context.Context, l *link, run string) (uint64, error) {
-	q := wire.EventsRequest{Run: run, Limit: 1}
-	for e, err := range firstEvents(ctx, l, q) {
-		return e, err
-	}
-	return 0, nil
-}
-
 func (s *Console) readHead(ctx context.Context, l *link, run string) (runHead, error) {
 	st, err := call[wire.StatusResponse](ctx, s, wire.VerbStatus, wire.StatusRequest{Run: run})
 	if err != nil {
 		return runHead{}, err
 	}
-	h := runHead{StatusResponse: st}
-	if h.Fold, err = l.client.State(ctx, run); err != nil {
-		return h, err
+	state, err := l.client.State(ctx, run)
+	if err != nil {
+		return runHead{}, err
 	}
-	h.Graph, h.Providers = graph.Draw(h.Fold), graph.Providers(h.Fold)
-	return h, nil
+	return runHead{StatusResponse: st, Fold: state, Graph: graph.Draw(state), Providers: graph.Providers(state)}, nil
 }
 
 // showRunPart writes a part of the page of a run.
@@ -229,11 +218,6 @@ func (s *Console) readLog(r *http.Request, run string) (runLog, error) {
 	return g, err
 }
 
-// isFailedCall reports whether a line tells of a call that failed.
-func isFailedCall(l wire.LogLine) bool {
-	return l.Type == wire.LineTool && strings.HasPrefix(l.Text, timeline.FailedCall)
-}
-
 // maxAlerts bounds the alerts that are shown; the newest ones.
 const maxAlerts = 100
 
@@ -256,15 +240,6 @@ func (s *Console) sendBookmarks(w http.ResponseWriter, r *http.Request) {
 		answer, err = call[wire.BookmarksResponse](r.Context(), s, wire.VerbBookmarks, wire.BookmarksRequest{Run: r.PathValue("run"), Before: before})
 	}
 	s.sendAnswer(w, r, answer, err)
-}
-
-// sendAnswer sends an answer, or why there is none.
-func (s *Console) sendAnswer(w http.ResponseWriter, r *http.Request, answer any, err error) {
-	if err != nil {
-		s.showError(w, r, err)
-		return
-	}
-	s.writeJSON(w, http.StatusOK, answer)
 }
 
 // sendTimeline sends the course of the run as a picture.

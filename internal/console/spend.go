@@ -6,11 +6,9 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/history"
-	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -92,12 +90,7 @@ func readRunSpend(ctx context.Context, s *Console, l *link, run string) (p runSp
 func turnOf(pos uint64, e *wire.Event, end *wire.TurnEnd) turn {
 	t := turn{Pos: pos, At: e.Timestamp, Node: e.NodeID, TookMs: end.DurationMs, Model: strings.Join(slices.Sorted(maps.Keys(end.ModelUsage)), ", ")}
 	if u := end.Usage; u != nil {
-		t.In, t.Out = u.InputTokens, u.OutputTokens
-		for _, cached := range []*int64{u.CacheCreationInputTokens, u.CacheReadInputTokens} {
-			if cached != nil {
-				t.In += *cached
-			}
-		}
+		t.In, t.Out = u.InputTokens+wire.ValueOf(u.CacheCreationInputTokens)+wire.ValueOf(u.CacheReadInputTokens), u.OutputTokens
 	}
 	if end.TurnCostUsd != nil {
 		t.Cost, t.Basis = *end.TurnCostUsd, wire.CostReported
@@ -130,25 +123,4 @@ func (s *Console) showSearch(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	s.showPage(w, r, http.StatusOK, "search", page{Title: "Search", At: "search", Data: f})
-}
-
-// piece is a part of a text, which matches or doesn't.
-type piece struct {
-	Text string
-	Hit  bool
-}
-
-// Pieces are the parts of a hit's snippet.
-func piecesOf(h wire.SearchHit) (all []piece) {
-	text, at := []rune(timeline.PlainLine(h.Type, h.Snippet)), 0
-	cut := utf8.RuneCountInString(h.Snippet) - len(text) // its sign in front
-	for _, m := range h.Matches {
-		m.From, m.To = m.From-cut, m.To-cut
-		if m.From < at || m.To > len(text) || m.To < m.From {
-			continue
-		}
-		all = append(all, piece{string(text[at:m.From]), false}, piece{string(text[m.From:m.To]), true})
-		at = m.To
-	}
-	return append(all, piece{string(text[at:]), false})
 }

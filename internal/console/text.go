@@ -18,7 +18,7 @@ const maxShown = 256 << 10
 
 // colored is a text with the colours that its escape sequences ask for, and nothing else of them.
 func colored(s string) template.HTML {
-	s, cut := cutText(s, maxShown)
+	s, cut := timeline.Cut(s, maxShown)
 	var b strings.Builder
 	class := ""
 	put := func(text string) {
@@ -65,17 +65,6 @@ func colorClass(codes, class string) string {
 		}
 	}
 	return class
-}
-
-func cutText(s string, limit int) (string, int) {
-	if len(s) <= limit {
-		return s, 0
-	}
-	end := limit
-	for end > 0 && s[end]&0xc0 == 0x80 {
-		end--
-	}
-	return s[:end], len(s) - end
 }
 
 // prettyValue is a value as text: a text as it is, all else as indented JSON.

@@ -75,11 +75,8 @@ func readUsers(file string) ([]user, error) {
 	if len(all) == 0 {
 		return nil, fmt.Errorf("console: users: %s names none", file)
 	}
-	for i := range all {
-		if all[i].role == operator {
-			all[0], all[i] = all[i], all[0]
-			break
-		}
+	if i := slices.IndexFunc(all, func(u user) bool { return u.role == operator }); i > 0 {
+		all[0], all[i] = all[i], all[0]
 	}
 	return all, nil
 }

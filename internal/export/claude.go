@@ -2,8 +2,7 @@ package export
 
 import (
 	"bufio"
-	"bytes"
-	"encoding/json"
+	"cmp"
 	"fmt"
 	"io"
 	"strconv"
@@ -62,9 +61,7 @@ func (c *Conversation) beginSession(session, cwd string) {
 		c.sessions = map[string]bool{session: true}
 	}
 	c.Session = session
-	if cwd != "" {
-		c.Cwd = cwd
-	}
+	c.Cwd = cmp.Or(cwd, c.Cwd)
 }
 
 func (c *Conversation) noteEvent(e *wire.Event) {
@@ -72,9 +69,7 @@ func (c *Conversation) noteEvent(e *wire.Event) {
 	case *wire.SessionBound:
 		c.sessions[p.NewSession], c.Session = true, p.NewSession
 	case *wire.AgentInit:
-		if p.Cwd != "" {
-			c.Cwd = p.Cwd
-		}
+		c.Cwd = cmp.Or(p.Cwd, c.Cwd)
 	case *wire.TurnStart:
 		c.Turns++
 	case *wire.LogTruncated:
@@ -90,12 +85,7 @@ func (c *Conversation) noteEvent(e *wire.Event) {
 func Claude(w io.Writer, run Run, events Events, c Conversation) (Result, error) {
 	r := Result{RunID: run.ID, Session: c.Session, Cwd: c.Cwd}
 	s := &sessionWriter{out: bufio.NewWriter(w), run: run.ID, c: c, result: &r}
-	err := eachVisible(&r, events, func(e *eventlog.Entry) error {
-		if e.NodeID != c.Node || e.Event.Parent != "" || c.hidden.hides(e.Event) {
-			return nil
-		}
-		return s.handleEvent(e.Event)
-	})
+	err := c.each(&r, events, s.handleEvent)
 	if err == nil {
 		err = s.flushTurn()
 	}
@@ -155,10 +145,7 @@ func (s *sessionWriter) handleEvent(e *wire.Event) error {
 		if s.current = e.SessionID; !s.c.sessions[s.current] {
 			return nil
 		}
-		s.at = e.Timestamp
-		if p.Model != "" {
-			s.model = p.Model
-		}
+		s.at, s.model = e.Timestamp, cmp.Or(p.Model, s.model)
 		return s.addPrompt(e.Timestamp, p.Prompt)
 	}
 	if !s.c.sessions[s.current] {
@@ -177,9 +164,7 @@ func isPiece(t wire.Type) bool {
 func (s *sessionWriter) addPayload(e *wire.Event) error {
 	switch p := e.Payload.(type) {
 	case *wire.TurnStart:
-		if p.Model != "" {
-			s.model = p.Model
-		}
+		s.model = cmp.Or(p.Model, s.model)
 		return s.flushTurn()
 	case *wire.AgentTextDelta:
 		s.addTextPiece(e.Timestamp, p.Block, p.Content)
@@ -346,9 +331,7 @@ func (s *sessionWriter) writeAssistant(id string, b claudeBlock) error {
 		usage["input_tokens"], usage["output_tokens"] = u.InputTokens, u.OutputTokens
 		usage["cache_creation_input_tokens"] = wire.ValueOf(u.CacheCreationInputTokens)
 		usage["cache_read_input_tokens"] = wire.ValueOf(u.CacheReadInputTokens)
-		if u.Model != "" {
-			message["model"] = u.Model
-		}
+		message["model"] = cmp.Or(u.Model, s.model)
 		if u.StopReason != "" {
 			message["stop_reason"] = u.StopReason
 		}
@@ -416,17 +399,11 @@ func (s *sessionWriter) writeSummary(t userContent) error {
 	if err := s.flushTurn(); err != nil {
 		return err
 	}
-	p := s.compacted
-	s.compacted = nil
-	before := s.parent
-	s.parent = ""
-	trigger := p.Trigger
-	if trigger == "" {
-		trigger = "auto"
-	}
+	p, before := s.compacted, s.parent
+	s.compacted, s.parent = nil, ""
 	err := s.writeLine(t.at, map[string]any{
 		"type": "system", "subtype": "compact_boundary", "content": "Conversation compacted", "isMeta": false, "level": "info",
-		"logicalParentUuid": before, "compactMetadata": map[string]any{"trigger": trigger, "preTokens": p.PreTokens},
+		"logicalParentUuid": before, "compactMetadata": map[string]any{"trigger": cmp.Or(p.Trigger, "auto"), "preTokens": p.PreTokens},
 	})
 	if err != nil {
 		return err
@@ -452,14 +429,7 @@ func (s *sessionWriter) writeLine(at int64, fields map[string]any) error {
 	s.parent = uuid
 	s.lines++
 	s.result.Written++
-	var line bytes.Buffer
-	enc := json.NewEncoder(&line)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(fields); err != nil {
-		return err
-	}
-	_, err := s.out.Write(line.Bytes())
-	return err
+	return writeLine(s.out, fields)
 }
 
 // claudeVersion is the version of Claude Code that writes session files like these.

@@ -2,14 +2,13 @@ package export
 
 import (
 	"bufio"
-	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
 	"time"
 
-	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -20,12 +19,7 @@ import (
 func Codex(w io.Writer, run Run, events Events, c Conversation) (Result, error) {
 	r := Result{RunID: run.ID, Session: codexSession(run.ID, c), Cwd: c.Cwd}
 	s := &codexThread{out: bufio.NewWriter(w), c: c, result: &r, open: map[string]bool{}}
-	err := eachVisible(&r, events, func(e *eventlog.Entry) error {
-		if e.NodeID != c.Node || e.Event.Parent != "" || c.hidden.hides(e.Event) {
-			return nil
-		}
-		return s.takeEvent(e.Event)
-	})
+	err := c.each(&r, events, s.takeEvent)
 	if err == nil {
 		err = s.finish()
 	}
@@ -155,12 +149,15 @@ func (s *codexThread) endPiece() error {
 	if strings.TrimSpace(text) == "" {
 		return nil
 	}
-	if err := s.writeLine("event_msg", map[string]any{"type": "agent_message", "message": text}); err != nil {
+	return s.writeMessage("assistant", text, map[string]any{"type": "agent_message", "message": text}, "output_text")
+}
+
+// writeMessage writes a message, as people are shown it and as the model gets it.
+func (s *codexThread) writeMessage(role, text string, shown map[string]any, kind string) error {
+	if err := s.writeLine("event_msg", shown); err != nil {
 		return err
 	}
-	return s.writeLine("response_item", map[string]any{
-		"type": "message", "role": "assistant", "content": []any{map[string]any{"type": "output_text", "text": text}},
-	})
+	return s.writeLine("response_item", map[string]any{"type": "message", "role": role, "content": []any{map[string]any{"type": kind, "text": text}}})
 }
 
 // addUser writes what the agent was told, behind the results of the calls that are open.
@@ -172,12 +169,7 @@ func (s *codexThread) addUser(text string) error {
 		s.told = append(s.told, text)
 		return nil
 	}
-	if err := s.writeLine("event_msg", map[string]any{"type": "user_message", "message": text, "kind": "plain"}); err != nil {
-		return err
-	}
-	return s.writeLine("response_item", map[string]any{
-		"type": "message", "role": "user", "content": []any{map[string]any{"type": "input_text", "text": text}},
-	})
+	return s.writeMessage("user", text, map[string]any{"type": "user_message", "message": text, "kind": "plain"}, "input_text")
 }
 
 func (s *codexThread) addCall(id string, p *wire.ToolIntent) error {
@@ -301,9 +293,7 @@ func codexName(name string) string {
 		}
 		return '_'
 	}, name)
-	if name == "" {
-		name = "unknown"
-	}
+	name = cmp.Or(name, "unknown")
 	return name[:min(len(name), maxCodexName)]
 }
 
@@ -329,12 +319,5 @@ func (s *codexThread) writeLine(kind string, payload map[string]any) error {
 		}
 	}
 	s.result.Written++
-	var line bytes.Buffer
-	enc := json.NewEncoder(&line)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(map[string]any{"timestamp": at, "type": kind, "payload": payload}); err != nil {
-		return err
-	}
-	_, err := s.out.Write(line.Bytes())
-	return err
+	return writeLine(s.out, map[string]any{"timestamp": at, "type": kind, "payload": payload})
 }

@@ -1,8 +1,11 @@
 package export
 
 import (
+	"cmp"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
+	"io"
 	"iter"
 	"maps"
 	"slices"
@@ -105,6 +108,23 @@ func eachStored(r *Result, events Events, f func(*eventlog.Entry) error) error {
 	return nil
 }
 
+// each calls f with what readers see of the node's own agent.
+func (c Conversation) each(r *Result, events Events, f func(*wire.Event) error) error {
+	return eachVisible(r, events, func(e *eventlog.Entry) error {
+		if e.NodeID != c.Node || e.Event.Parent != "" || c.hidden.hides(e.Event) {
+			return nil
+		}
+		return f(e.Event)
+	})
+}
+
+// writeLine writes a value as a line of JSON.
+func writeLine(out io.Writer, v any) error {
+	enc := json.NewEncoder(out)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
 // truncations hide events of a node from readers.
 type truncations []truncation
 
@@ -142,11 +162,6 @@ func hashTexts(texts ...string) [sha256.Size]byte {
 }
 
 // execOf names the execution that an event is about: its node if it names none.
-func execOf(e *wire.Event) string {
-	if e.ExecID != "" {
-		return e.ExecID
-	}
-	return e.Node()
-}
+func execOf(e *wire.Event) string { return cmp.Or(e.ExecID, e.Node()) }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -238,7 +238,7 @@ func (p *pageWriter) applyStep(s timeline.Step, e *wire.Event) {
 	if s.Op == timeline.Replace {
 		r.Text, r.Cut = "", 0
 	}
-	text, cut := cutText(timeline.Sanitize(timeline.PlainLine(s.Type, s.Text)), maxText-len(r.Text))
+	text, cut := timeline.Cut(timeline.Sanitize(timeline.PlainLine(s.Type, s.Text)), maxText-len(r.Text))
 	r.Text, r.Cut = r.Text+text, r.Cut+cut
 }
 
@@ -423,7 +423,7 @@ func (p *pageWriter) pageSummary() map[string]any {
 		"Run": timeline.Sanitize(p.run.ID), "Flow": timeline.Sanitize(s.FlowName), "Status": status,
 		"Error": timeline.Sanitize(s.Error), "Reason": timeline.Sanitize(s.Reason), "Labels": labels, "Imported": s.Imported != "",
 		"Began": time.UnixMilli(p.first).UTC().Format("2006-01-02 15:04:05 UTC"), "Took": p.last - p.first,
-		"Cost": costText(s.Usage.CostUsd, s.Usage.ComputedUsd, s.Usage.Unpriced), "Usage": s.Usage, "TokensIn": s.Usage.InputTokens + s.Usage.CacheCreationInputTokens + s.Usage.CacheReadInputTokens,
+		"Cost": costText(s.Usage.CostUsd, s.Usage.ComputedUsd, s.Usage.Unpriced), "Usage": s.Usage, "TokensIn": ledger.TotalIn(s.Usage),
 		"Events": p.result.Events, "Rows": p.result.Written, "Part": p.run.From > 0 || p.run.To > 0, "Partly": p.folded < p.result.Events,
 		"Alerts": safeAlerts(p.run.Alerts), "Graph": graph.Draw(s), "Note": timeline.Sanitize(p.run.Note),
 		"Tools": tools, "Models": models, "Bars": p.placeBars(), "Beyond": p.beyond,
@@ -447,24 +447,11 @@ func safeAlerts(alerts []wire.Alert) []alertRow {
 }
 
 func detailOf(v wire.Raw) *detail {
-	text, cut := cutText(timeline.Sanitize(v.Plain()), maxDetail)
+	text, cut := timeline.Cut(timeline.Sanitize(v.Plain()), maxDetail)
 	if text == "" {
 		return nil
 	}
 	return &detail{text, cut}
-}
-
-// cutText returns at most limit bytes of text, whole characters, and how many
-// are left out.
-func cutText(s string, limit int) (string, int) {
-	if len(s) <= limit {
-		return s, 0
-	}
-	end := max(0, limit)
-	for end > 0 && s[end]&0xc0 == 0x80 {
-		end--
-	}
-	return s[:end], len(s) - end
 }
 
 // elapsedText is a time of the run: minutes or hours, and seconds.

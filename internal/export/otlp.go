@@ -1,6 +1,7 @@
 package export
 
 import (
+	"cmp"
 	"encoding/hex"
 	"encoding/json"
 	"slices"
@@ -143,6 +144,13 @@ func (s *otlpSpan) setFlag(key string, v bool) {
 	}
 }
 
+// setFinish sets why a model stopped, unless the reason is "".
+func (s *otlpSpan) setFinish(reason string) {
+	if reason != "" {
+		s.setAttribute(attrFinishReasons, otlpValue{Array: &array{[]otlpValue{textValue(reason)}}})
+	}
+}
+
 func (s *otlpSpan) setCost(usd *float64) {
 	if usd != nil {
 		s.setAttribute(attrCost, otlpValue{Double: usd})
@@ -151,33 +159,24 @@ func (s *otlpSpan) setCost(usd *float64) {
 
 // setAttribute sets an attribute; the last value counts.
 func (s *otlpSpan) setAttribute(key string, v otlpValue) {
-	for i := range s.Attributes {
-		if s.Attributes[i].Key == key {
-			s.Attributes[i].Value = v
-			return
-		}
+	if i := s.placeOf(key); i >= 0 {
+		s.Attributes[i].Value = v
+		return
 	}
 	s.Attributes = append(s.Attributes, attribute{key, v})
+}
+
+// placeOf is where an attribute is, or -1.
+func (s *otlpSpan) placeOf(key string) int {
+	return slices.IndexFunc(s.Attributes, func(a attribute) bool { return a.Key == key })
 }
 
 func (s *otlpSpan) dropAttribute(key string) {
 	s.Attributes = slices.DeleteFunc(s.Attributes, func(a attribute) bool { return a.Key == key })
 }
 
-func (s *otlpSpan) hasAttribute(key string) bool {
-	for i := range s.Attributes {
-		if s.Attributes[i].Key == key {
-			return true
-		}
-	}
-	return false
-}
-
 func (s *otlpSpan) setError(kind, message string) {
-	if kind == "" {
-		kind = errorOther
-	}
-	s.setText(attrErrorType, kind)
+	s.setText(attrErrorType, cmp.Or(kind, errorOther))
 	s.Status = &spanStatus{Message: message, Code: statusError}
 }
 
@@ -466,7 +465,7 @@ func (t *tracer) addAgentEvent(x *execution, e *wire.Event, step conversation.St
 			h().agent.setError(p.ErrorType, p.Message)
 		}
 	case *wire.AgentComplete:
-		t.completeAgent(h().agent, p)
+		h().agent.setFinish(p.StopReason)
 	case *wire.SessionBound:
 		h().agent.setText(attrConversation, p.NewSession)
 	case *wire.ExecExit:
@@ -485,10 +484,8 @@ func (t *tracer) addAgentEvent(x *execution, e *wire.Event, step conversation.St
 func (t *tracer) startAgent(h *agentThread, e *wire.Event, p *wire.AgentStart) {
 	h.agent.setText(attrConversation, e.SessionID)
 	h.agent.setText(attrRequestModel, p.Model)
-	if p.Provider == "claude" || p.Provider == "ingest" {
+	if h.provider = p.Provider; p.Provider == "claude" || p.Provider == "ingest" {
 		h.provider = providerAnthropic
-	} else {
-		h.provider = p.Provider
 	}
 	h.agent.setText(attrProvider, h.provider)
 }
@@ -515,7 +512,7 @@ func (t *tracer) continueChat(h *agentThread, e *wire.Event) {
 }
 
 func (t *tracer) addUsage(h *agentThread, e *wire.Event, p *wire.Usage) {
-	if h.chat == nil || h.chat.hasAttribute(attrResponseID) {
+	if h.chat == nil || h.chat.placeOf(attrResponseID) >= 0 {
 		t.endChat(h)
 		t.beginChat(h, e)
 	}
@@ -531,9 +528,7 @@ func (t *tracer) addUsage(h *agentThread, e *wire.Event, p *wire.Usage) {
 	c.setCount(attrOutputTokens, p.OutputTokens)
 	c.setCount(attrCacheCreation, wire.ValueOf(p.CacheCreationInputTokens))
 	c.setCount(attrCacheRead, wire.ValueOf(p.CacheReadInputTokens))
-	if p.StopReason != "" {
-		c.setAttribute(attrFinishReasons, otlpValue{Array: &array{[]otlpValue{textValue(p.StopReason)}}})
-	}
+	c.setFinish(p.StopReason)
 	c.setCost(p.CostUsd)
 }
 
@@ -570,12 +565,6 @@ func (t *tracer) called(x *execution, h *agentThread, e *wire.Event, step conver
 		s.Status = &spanStatus{Code: statusOK}
 	}
 	t.endSpan(s, e.Timestamp)
-}
-
-func (t *tracer) completeAgent(s *otlpSpan, p *wire.AgentComplete) {
-	if p.StopReason != "" {
-		s.setAttribute(attrFinishReasons, otlpValue{Array: &array{[]otlpValue{textValue(p.StopReason)}}})
-	}
 }
 
 // finishRun sends what is still open, ended at the last event, and the run.

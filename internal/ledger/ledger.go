@@ -190,6 +190,11 @@ func TokensIn(s wire.Spending) int64 {
 	return s.InputTokens + s.CacheCreationInputTokens + s.CacheReadInputTokens
 }
 
+// TotalIn is [TokensIn] of the totals of a run.
+func TotalIn(u wire.UsageTotals) int64 {
+	return u.InputTokens + u.CacheCreationInputTokens + u.CacheReadInputTokens
+}
+
 // ModelName is a model without the size of its window: results name it with that ("opus[1m]"), calls
 // without.
 func ModelName(name string) string {

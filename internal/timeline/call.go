@@ -106,14 +106,12 @@ func (t *callText) takeText(cut *int64) string {
 	if len(text) <= MaxCallHead+MaxCallTail {
 		return text
 	}
-	head, tail := MaxCallHead, len(text)-MaxCallTail
-	for head > 0 && !utf8.RuneStart(text[head]) {
-		head--
-	}
+	head, _ := Cut(text, MaxCallHead)
+	tail := len(text) - MaxCallTail
 	for tail < len(text) && !utf8.RuneStart(text[tail]) {
 		tail++
 	}
-	left := tail - head
+	left := tail - len(head)
 	*cut += int64(left)
-	return fmt.Sprintf("%s\n[%d bytes are left out here]\n%s", text[:head], left, text[tail:])
+	return fmt.Sprintf("%s\n[%d bytes are left out here]\n%s", head, left, text[tail:])
 }

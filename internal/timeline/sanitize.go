@@ -138,6 +138,18 @@ func usesJoiners(r rune) bool {
 		r >= 0x2190 && r <= 0x2bff || r == 0xfe0f || r >= 0x1f000 && r <= 0x1faff
 }
 
+// Cut returns at most limit bytes of a text, whole characters, and how many are left out.
+func Cut(s string, limit int) (kept string, left int) {
+	if len(s) <= limit {
+		return s, 0
+	}
+	end := max(0, limit)
+	for end > 0 && !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end], len(s) - end
+}
+
 // cutText shortens s to at most limit characters, the last of them an ellipsis.
 func cutText(s string, limit int) string {
 	if len(s) <= limit {

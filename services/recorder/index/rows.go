@@ -8,10 +8,10 @@ import (
 	"slices"
 
 	"code.wake.dev/wake/internal/completeness"
+	"code.wake.dev/wake/internal/ledger"
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder/archive"
-	"code.wake.dev/wake/services/recorder/internal/states"
 	"code.wake.dev/wake/services/recorder/internal/table"
 )
 
@@ -150,7 +150,7 @@ func (w *writer) writeRun(r *runRow) error {
 func (r *runRow) takeState(s *wire.State) {
 	r.FlowName, r.Status, r.Result, r.Reason, r.Error = s.FlowName, string(s.Status), string(s.Result), s.Reason, s.Error
 	r.ParentRun, r.Imported, r.StartedAt, r.EndedAt = s.ParentRun, s.Imported, s.StartedAt, s.EndedAt
-	r.CostUsd, r.TokensIn, r.TokensOut = s.Usage.CostUsd, states.TokensIn(s.Usage), s.Usage.OutputTokens
+	r.CostUsd, r.TokensIn, r.TokensOut = s.Usage.CostUsd, ledger.TotalIn(s.Usage), s.Usage.OutputTokens
 	r.ComputedUsd, r.Unpriced = s.Usage.ComputedUsd, s.Usage.Unpriced
 	r.ToolsUsed, r.ToolErrors = s.Usage.ToolCalls, s.Usage.ToolErrors
 }

@@ -123,7 +123,7 @@ func runStatus(a wire.AgentStatus, s *wire.State, nodes []wire.AgentStatus) wire
 	a.Reason, a.Error = briefText(s.Reason), briefText(s.Error)
 	a.StartedAt, a.EndedAt = s.StartedAt, s.EndedAt
 	u := s.Usage
-	a.CostUsd, a.TokensIn, a.TokensOut = u.CostUsd, states.TokensIn(u), u.OutputTokens
+	a.CostUsd, a.TokensIn, a.TokensOut = u.CostUsd, ledger.TotalIn(u), u.OutputTokens
 	a.CostBasis = ledger.Basis(u.CostUsd, u.ComputedUsd, u.Unpriced)
 	a.ToolsUsed, a.ToolErrors = u.ToolCalls, u.ToolErrors
 	for _, n := range nodes {

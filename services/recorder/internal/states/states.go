@@ -107,8 +107,3 @@ func foldStored(ctx context.Context, t *archive.Tx, s *wire.State, pos wire.Posi
 	_ = Apply(s, pos, e, whole) // refused now as it was then
 	return nil
 }
-
-// TokensIn are the tokens that models were given, those of the cache included.
-func TokensIn(u wire.UsageTotals) int64 {
-	return u.InputTokens + u.CacheCreationInputTokens + u.CacheReadInputTokens
-}
