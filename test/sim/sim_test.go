@@ -29,7 +29,7 @@ import (
 var (
 	oneSeed = flag.Uint64("seed", 0, "play this `seed` only, and print its history")
 	again   = flag.Int("again", 1, "play each seed so `many` times")
-	seeds   = flag.Uint64("seeds", 16, "play so `many` seeds")
+	seeds   = flag.Uint64("seeds", 0, "play so `many` seeds: 16, or 6 with -short")
 	from    = flag.Uint64("from", 1, "the first `seed`")
 	procs   = flag.Int("procs", 1, "processors to use: with more of them, goroutines meet in more ways")
 	workers = flag.Int("workers", 1, "play in so `many` processes, and print every ten seconds how far they are")
@@ -55,8 +55,13 @@ const memoryDisk = "/dev/shm"
 
 func TestSim(t *testing.T) {
 	first, count, verbose := *from, *seeds, false
-	if *oneSeed != 0 {
+	switch {
+	case *oneSeed != 0:
 		first, count, verbose = *oneSeed, 1, true
+	case count == 0 && testing.Short():
+		count = 6
+	case count == 0:
+		count = 16
 	}
 	if !*tallied && !verbose {
 		farm(t, first, count)
