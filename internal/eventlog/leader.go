@@ -62,6 +62,38 @@ func (l *Log) getFrom(ctx context.Context, stream string, r getRequest) (Message
 	return answer.Message, nil
 }
 
+// lastOnly returns the last message with a subject that matches filter, or [errNotFound], with its headers, as the only replica of a
+// stream has it: to ask that directly costs a third of asking it as a leader. Where there are several, it is unanswered.
+func (l *Log) lastOnly(ctx context.Context, stream, filter string) (Message, nats.Header, error) {
+	if l.replicas != 1 || !l.direct || !l.nc.IsConnected() {
+		return Message{}, nil, errUnanswered
+	}
+	wait, cancel := context.WithTimeout(ctx, l.o.ReadWait)
+	defer cancel()
+	answer, err := l.nc.RequestWithContext(wait, "$JS.API.DIRECT.GET."+stream+"."+filter, nil)
+	switch {
+	case ctx.Err() != nil:
+		return Message{}, nil, ctx.Err()
+	case err != nil:
+		return Message{}, nil, fmt.Errorf("%w: %w", errUnanswered, err)
+	case answer.Header.Get("Status") == "404":
+		return Message{}, nil, errNotFound
+	case answer.Header.Get("Status") != "":
+		return Message{}, nil, errUnanswered
+	}
+	m, err := directMessage(answer)
+	if err != nil {
+		return Message{}, nil, fmt.Errorf("%w: %w", errUnanswered, err)
+	}
+	return m, answer.Header, nil
+}
+
+// IsUnknown reports whether the log surely has nothing of a run at the moment.
+func (l *Log) IsUnknown(ctx context.Context, run string) bool {
+	_, _, err := l.lastOnly(ctx, l.names.EventsStream(), l.names.RunEvents(run))
+	return errors.Is(err, errNotFound)
+}
+
 // bounds is what the leader says of the stream itself.
 type bounds struct {
 	first, last uint64

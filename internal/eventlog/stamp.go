@@ -41,23 +41,29 @@ func (b *Bucket) readStamped(ctx context.Context, key string) (value []byte, rev
 
 // readMessage returns the message that a key has its value from.
 func (b *Bucket) readMessage(ctx context.Context, place string) (Message, nats.Header, error) {
-	m, err := b.log.getFrom(ctx, "KV_"+b.kv.Bucket(), getRequest{LastBy: place})
-	if errors.Is(err, errNotFound) {
-		err = jetstream.ErrKeyNotFound
+	m, h, err := b.log.lastOnly(ctx, "KV_"+b.kv.Bucket(), place)
+	if errors.Is(err, errUnanswered) {
+		m, h, err = b.readFromLeader(ctx, place)
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, errNotFound):
+		return m, nil, jetstream.ErrKeyNotFound
+	case err != nil:
 		return m, nil, err
-	}
-	h := nats.Header{}
-	if len(m.Header) > 0 {
-		if h, err = nats.DecodeHeadersMsg(m.Header); err != nil {
-			return m, nil, err
-		}
-	}
-	if h.Get("KV-Operation") != "" || h.Get("Nats-Marker-Reason") != "" {
+	case h.Get("KV-Operation") != "" || h.Get("Nats-Marker-Reason") != "":
 		return m, nil, jetstream.ErrKeyNotFound
 	}
 	return m, h, nil
+}
+
+// readFromLeader returns the message that a key has its value from, or the mark of its deletion.
+func (b *Bucket) readFromLeader(ctx context.Context, place string) (Message, nats.Header, error) {
+	m, err := b.log.getFrom(ctx, "KV_"+b.kv.Bucket(), getRequest{LastBy: place})
+	h := nats.Header{}
+	if err == nil && len(m.Header) > 0 {
+		h, err = nats.DecodeHeadersMsg(m.Header)
+	}
+	return m, h, err
 }
 
 // saveStamped is [Bucket.Save] of what is stored.

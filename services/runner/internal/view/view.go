@@ -75,6 +75,9 @@ func (r *Runs) Open(ctx context.Context, runID string) (*View, error) {
 		state = run.New(runID)
 	}
 	v.State = state
+	if err == nil && !found && r.log.IsUnknown(ctx, runID) {
+		return v, nil
+	}
 	if err := fold(ctx, r.log, state, 0); err != nil {
 		v.Close()
 		return nil, fmt.Errorf("fold run %s: %w", runID, err)
