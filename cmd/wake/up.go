@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -102,7 +101,7 @@ func (a hostVerbs) runUp(ctx context.Context, flags *pflag.FlagSet, o upOptions)
 	}
 	defer func() { _ = lock.Unlock() }() // the end of the process does it, too
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(200) // a server and all services have little to keep and throw away much
+		boundGarbage()
 	}
 	p := a.newProcess(ctx, "up", o.process, dir, dir)
 	stop, err := p.serveHTTP(ctx)

@@ -16,7 +16,8 @@ import (
 type Archive struct {
 	*database.DB
 
-	Codec *Codec
+	Codec  *Codec
+	alerts *alertStatements // nil until alerts are recorded
 }
 
 // Tx is a transaction, or a view for reading, of an archive.
@@ -32,7 +33,7 @@ func New(db *database.DB) (*Archive, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("recorder: open %s: %w", db.Name, err), db.Close())
 	}
-	return &Archive{db, codec}, nil
+	return &Archive{DB: db, Codec: codec}, nil
 }
 
 // Close closes the archive. No caller may use it any more.

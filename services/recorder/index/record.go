@@ -267,7 +267,7 @@ func (x *Index) beginWriter(ctx context.Context, t *archive.Tx, b Batch) (*write
 		return nil, err
 	}
 	var incarnation string
-	err := t.Row(ctx, `SELECT id, incarnation, position, derived FROM streams`).Scan(&w.stream, &incarnation, &w.pos, &w.derived)
+	err := w.scanRow(findStream, nil, &w.stream, &incarnation, &w.pos, &w.derived)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		w.stream = 1

@@ -22,6 +22,7 @@ const (
 	lastSegment
 	dropTail
 	moveOn
+	findStream
 	findRun
 	addRun
 	putRun
@@ -66,6 +67,7 @@ func statementTexts(tables table.Tables) [statementCount]string {
 		lastSegment: `SELECT hash FROM segments WHERE run = ?1 AND n = ?2`,
 		dropTail:    `DELETE FROM tail WHERE run = ?1`,
 		moveOn:      `UPDATE streams SET position = ?1, derived = ?2, bad = bad + ?3, lost = lost + ?4 WHERE id = ?5`,
+		findStream:  `SELECT id, incarnation, position, derived FROM streams`,
 		findRun:     "SELECT " + tables.Named("runs").List() + `, EXISTS (SELECT 1 FROM retired WHERE retired.run = runs.run) FROM runs WHERE run = ?1`,
 		addRun:      insert("runs"),
 		putRun:      tables.Named("runs").Update(),
