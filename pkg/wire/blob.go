@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"sync"
 )
@@ -149,7 +148,7 @@ func largestField(values map[string][]byte) string {
 // envelopeNames are the fields that stay in an event whatever their size.
 var envelopeNames = sync.OnceValue(func() map[string]bool { //nolint:gochecknoglobals // constant
 	names := map[string]bool{"v": true, "type": true, "blobs": true}
-	for _, field := range shapeOf(reflect.TypeFor[Event]()) {
+	for _, field := range envelope() {
 		names[field.name] = true
 	}
 	return names

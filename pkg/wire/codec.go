@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"sync"
 	"unicode/utf8"
+	"unsafe"
 )
 
 // visitors recycles visitors with their buffers.
@@ -51,7 +52,7 @@ func (f *fields) encodeEvent(e *Event) error {
 // visitFields visits the whole event.
 func (e *Event) visitFields(f *fields) {
 	e.visitHeader(f)
-	visitTags(f, e)
+	f.visitShape(envelope(), unsafe.Pointer(e))
 	f.visitPayload(e.Payload)
 	objects(f, "blobs", &e.Blobs, optional)
 	switch f.mode {

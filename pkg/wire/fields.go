@@ -140,16 +140,12 @@ func (f *fields) beginField(name string, empty bool, p presence) bool {
 // matchKey reports whether the current key is name, so that its value is to be
 // decoded. It serves [checking] too.
 func (f *fields) matchKey(name string, p presence) bool {
-	bit := uint64(1) << f.index
-	f.index++
+	bit := f.passField(p)
 	if f.mode == checking {
 		f.checkPresence(name, p, f.seen&bit != 0)
 		return false
 	}
-	if p != optional {
-		f.need |= bit
-	}
-	if f.left == 0 || f.err != nil || string(f.key) != name {
+	if f.err != nil || !f.isNext(name) {
 		return false
 	}
 	if f.seen&bit != 0 {
@@ -158,6 +154,19 @@ func (f *fields) matchKey(name string, p presence) bool {
 	}
 	f.seen |= bit
 	return true
+}
+
+// isNext reports whether the current key is name.
+func (f *fields) isNext(name string) bool { return f.left > 0 && string(f.key) == name }
+
+// passField counts a field, which is needed by its presence, and returns its bit.
+func (f *fields) passField(p presence) (bit uint64) {
+	bit = uint64(1) << f.index
+	f.index++
+	if p != optional {
+		f.need |= bit
+	}
+	return bit
 }
 
 func (f *fields) checkPresence(name string, p presence, seen bool) {

@@ -97,29 +97,75 @@ func toStrings[T ~string](list []T) []string {
 	return out
 }
 
-func (f *fields) int64(name string, v *int64, p presence) {
+// scalar visits a value of one word.
+func scalar[T comparable](f *fields, name string, v *T, p presence, kind FieldKind, want string, put func(*packer, T), read func([]byte) (T, []byte, error)) {
+	zero := *new(T)
 	switch f.mode {
 	case encoding:
-		if f.beginField(name, *v == 0, p) {
-			f.putInt(*v)
+		if f.beginField(name, *v == zero, p) {
+			put(f.packer, *v)
 		}
 	case decoding, checking:
 		if f.matchNonNull(name, p) {
-			f.readInt64(name, v)
+			x, rest, err := read(f.in)
+			switch {
+			case err != nil:
+				f.failValue(name, want, err)
+			case x == zero && p == nonEmpty:
+				f.failField(name, "is required")
+			default:
+				*v = x
+				f.nextField(rest)
+			}
 		}
 	case describing:
-		f.describeField(name, FieldInteger, p)
+		f.describeField(name, kind, p)
 	}
 }
 
-func (f *fields) readInt64(name string, v *int64) {
-	n, rest, err := readInt(f.in)
-	if err != nil {
-		f.failValue(name, "an integer", err)
-		return
+// optScalar is a [scalar]; its absence differs from zero.
+func optScalar[T any](f *fields, name string, v **T, p presence, kind FieldKind, want string, put func(*packer, T), read func([]byte) (T, []byte, error)) {
+	switch f.mode {
+	case encoding:
+		if *v != nil && f.beginField(name, false, p) {
+			put(f.packer, **v)
+		}
+	case decoding, checking:
+		if f.matchNonNull(name, p) {
+			x, rest, err := read(f.in)
+			if err != nil {
+				f.failValue(name, want, err)
+				return
+			}
+			*v = &x
+			f.nextField(rest)
+		}
+	case describing:
+		f.describeField(name, kind, p)
 	}
-	*v = n
-	f.nextField(rest)
+}
+
+func (f *fields) int64(name string, v *int64, p presence) {
+	scalar(f, name, v, p, FieldInteger, "an integer", (*packer).putInt, readInt)
+}
+
+func (f *fields) uint64(name string, v *uint64, p presence) {
+	scalar(f, name, v, p, FieldUnsigned, "an integer, not negative", (*packer).putUint, readUint)
+}
+
+func (f *fields) bool(name string, v *bool, p presence) {
+	scalar(f, name, v, p, FieldBoolean, "true or false", (*packer).putBool, readBool)
+}
+
+func (f *fields) optInt64(name string, v **int64, p presence) {
+	optScalar(f, name, v, p, FieldInteger, "an integer", (*packer).putInt, readInt)
+}
+
+func (f *fields) optFloat(name string, v **float64, p presence) {
+	if f.mode == encoding && *v != nil && !isFinite(**v) {
+		f.failField(name, "must be finite")
+	}
+	optScalar(f, name, v, p, FieldNumber, "a finite number", (*packer).putNumber, readFloat)
 }
 
 func (f *fields) int(name string, v *int, p presence) {
@@ -130,47 +176,6 @@ func (f *fields) int(name string, v *int, p presence) {
 	}
 	if *v = int(n); int64(*v) != n {
 		f.failField(name, "is out of range")
-	}
-}
-
-func (f *fields) uint64(name string, v *uint64, p presence) {
-	switch f.mode {
-	case encoding:
-		if f.beginField(name, *v == 0, p) {
-			f.putUint(*v)
-		}
-	case decoding, checking:
-		if f.matchNonNull(name, p) {
-			n, rest, err := readUint(f.in)
-			switch {
-			case err != nil:
-				f.failValue(name, "an integer, not negative", err)
-			case n == 0 && p == nonEmpty:
-				f.failField(name, "is required")
-			default:
-				*v = n
-				f.nextField(rest)
-			}
-		}
-	case describing:
-		f.describeField(name, FieldUnsigned, p)
-	}
-}
-
-// optInt64 is an integer; its absence differs from 0.
-func (f *fields) optInt64(name string, v **int64, p presence) {
-	switch f.mode {
-	case encoding:
-		if *v != nil && f.beginField(name, false, p) {
-			f.putInt(**v)
-		}
-	case decoding, checking:
-		if f.matchNonNull(name, p) {
-			*v = new(int64)
-			f.readInt64(name, *v)
-		}
-	case describing:
-		f.describeField(name, FieldInteger, p)
 	}
 }
 
@@ -185,52 +190,6 @@ func (f *fields) optInt(name string, v **int, p presence) {
 	}
 	if *v = new(int(*n)); int64(**v) != *n {
 		f.failField(name, "is out of range")
-	}
-}
-
-// optFloat is a number; its absence differs from 0.
-func (f *fields) optFloat(name string, v **float64, p presence) {
-	switch f.mode {
-	case encoding:
-		if *v != nil && f.beginField(name, false, p) {
-			if !isFinite(**v) {
-				f.failField(name, "must be finite")
-			}
-			f.putNumber(**v)
-		}
-	case decoding, checking:
-		if f.matchNonNull(name, p) {
-			x, rest, err := readFloat(f.in)
-			if err != nil {
-				f.failValue(name, "a finite number", err)
-				return
-			}
-			*v = &x
-			f.nextField(rest)
-		}
-	case describing:
-		f.describeField(name, FieldNumber, p)
-	}
-}
-
-func (f *fields) bool(name string, v *bool, p presence) {
-	switch f.mode {
-	case encoding:
-		if f.beginField(name, !*v, p) {
-			f.putBool(*v)
-		}
-	case decoding, checking:
-		if f.matchNonNull(name, p) {
-			b, rest, err := readBool(f.in)
-			if err != nil {
-				f.failValue(name, "true or false", err)
-				return
-			}
-			*v = b
-			f.nextField(rest)
-		}
-	case describing:
-		f.describeField(name, FieldBoolean, p)
 	}
 }
 
@@ -278,16 +237,7 @@ func (f *fields) strs(name string, v *[]string, p presence) {
 		}
 	case decoding, checking:
 		if f.matchNonNull(name, p) {
-			n, rest, err := readArrayHeader(f.in)
-			if err != nil {
-				f.failValue(name, "an array", err)
-				return
-			}
-			f.in = rest
-			for i := 0; i < n && f.err == nil; i++ {
-				*v = append(*v, f.readItem(name, "an array of strings"))
-			}
-			f.nextField(f.in)
+			readItems(f, name, v, func() string { return f.readItem(name, "an array of strings") })
 		}
 	case describing:
 		f.describeField(name, FieldStrings, p)
@@ -326,6 +276,20 @@ func (f *fields) strMap(name string, v *map[string]string, p presence) {
 	}
 }
 
+// readItems reads a list. An empty one is nil.
+func readItems[T any](f *fields, name string, v *[]T, item func() T) {
+	n, rest, err := readArrayHeader(f.in)
+	if err != nil {
+		f.failValue(name, "an array", err)
+		return
+	}
+	f.in = rest
+	for i := 0; i < n && f.err == nil; i++ {
+		*v = append(*v, item())
+	}
+	f.nextField(f.in)
+}
+
 // maxAhead bounds the memory that is reserved on the word of a header: it may
 // promise the rest of the message and break its word at once.
 const maxAhead = 32
@@ -355,6 +319,13 @@ func readEntries[T any](f *fields, name string, v *map[string]T, item func() T) 
 type pointer[T any] interface {
 	*T
 	record
+}
+
+// readNew reads a record inside a field.
+func readNew[T any, P pointer[T]](f *fields, name string) T {
+	item := new(T)
+	f.readRecord(name, P(item))
+	return *item
 }
 
 // object is a nested record.
@@ -404,18 +375,7 @@ func objects[T any, P pointer[T]](f *fields, name string, v *[]T, p presence) {
 		}
 	case decoding, checking:
 		if f.matchNonNull(name, p) {
-			n, rest, err := readArrayHeader(f.in)
-			if err != nil {
-				f.failValue(name, "an array", err)
-				return
-			}
-			f.in = rest
-			for i := 0; i < n && f.err == nil; i++ {
-				item := new(T)
-				f.readRecord(name, P(item))
-				*v = append(*v, *item)
-			}
-			f.nextField(f.in)
+			readItems(f, name, v, func() T { return readNew[T, P](f, name) })
 		}
 	case describing:
 		f.describeNested(name, FieldObjects, p, P(new(T)))
@@ -436,11 +396,7 @@ func objectMap[T any, P pointer[T]](f *fields, name string, v *map[string]T, p p
 		}
 	case decoding, checking:
 		if f.matchNonNull(name, p) {
-			readEntries(f, name, v, func() T {
-				item := new(T)
-				f.readRecord(name, P(item))
-				return *item
-			})
+			readEntries(f, name, v, func() T { return readNew[T, P](f, name) })
 		}
 	case describing:
 		f.describeNested(name, FieldObjectMap, p, P(new(T)))

@@ -19,15 +19,26 @@ type shapeField struct {
 	presence presence
 	offset   uintptr
 	visit    visitKind
+
+	skips bool    // it is left out if the word at size is zero, as in most events
+	size  uintptr // offset of the length or of the pointer, or of the number itself
 }
 
 // visitKind visits a field of one kind at its address.
 type visitKind func(f *fields, name string, at unsafe.Pointer, p presence)
 
-// visitShape visits the fields of the struct at an address.
+// visitShape visits the fields of the struct at an address. It passes over those that have nothing
+// to do with the event, without a call for each.
 func (f *fields) visitShape(s shape, at unsafe.Pointer) {
 	for i := range s {
-		s[i].visit(f, s[i].name, unsafe.Add(at, s[i].offset), s[i].presence)
+		field := &s[i]
+		switch {
+		case f.mode == encoding && field.skips && *(*uintptr)(unsafe.Add(at, field.size)) == 0:
+		case f.mode == decoding && !f.isNext(field.name):
+			f.passField(field.presence)
+		default:
+			field.visit(f, field.name, unsafe.Add(at, field.offset), field.presence)
+		}
 	}
 }
 
@@ -35,6 +46,9 @@ func (f *fields) visitShape(s shape, at unsafe.Pointer) {
 func visitTags[T any](f *fields, v *T) {
 	f.visitShape(shapeOf(reflect.TypeFor[T]()), unsafe.Pointer(v))
 }
+
+// envelope is the shape of what all events have. Every event asks for it.
+var envelope = sync.OnceValue(func() shape { return readShape(reflect.TypeFor[Event]()) }) //nolint:gochecknoglobals // constant
 
 // shapes holds the shape of every such struct that was met.
 var shapes sync.Map //nolint:gochecknoglobals // a cache: types don't change
@@ -61,6 +75,12 @@ func readShape(t reflect.Type) (s shape) {
 			one.presence = required
 		case slices.Contains(options, "nonempty"):
 			one.presence = nonEmpty
+		}
+		switch field.Type.Kind() {
+		case reflect.String, reflect.Slice:
+			one.skips, one.size = one.presence == optional, field.Offset+unsafe.Sizeof(field.Offset) // behind the pointer
+		case reflect.Int, reflect.Pointer, reflect.Map:
+			one.skips, one.size = one.presence == optional, field.Offset
 		}
 		switch {
 		case slices.Contains(options, "document"):
