@@ -34,7 +34,7 @@ func (in *Intake) takeRuns(ctx, hard context.Context) error {
 		if !ok {
 			return
 		}
-		req, err := parseRequest(data)
+		req, err := parseRequest(data, in.cfg.Runs.Definition)
 		if err != nil {
 			in.cfg.Queue.Refuse(ctx, m, err)
 			return
@@ -68,7 +68,7 @@ func (in *Intake) takeRuns(ctx, hard context.Context) error {
 // roomAgain is how long a request for a run waits for room in the stream.
 const roomAgain = 10 * time.Second
 
-func parseRequest(data []byte) (*owner.Request, error) {
+func parseRequest(data []byte, read func(wire.Raw) (*flow.Definition, error)) (*owner.Request, error) {
 	req := &owner.Request{Queued: true}
 	raw, _, err := wire.ParseAny(data)
 	if err != nil {
@@ -86,7 +86,7 @@ func parseRequest(data []byte) (*owner.Request, error) {
 	if len(req.RunRequest.Definition) == 0 || string(req.RunRequest.Definition) == string(wire.Null) {
 		return req, nil // a fork, or a run that has begun
 	}
-	req.Definition, err = flow.FromRaw(req.RunRequest.Definition)
+	req.Definition, err = read(req.RunRequest.Definition)
 	return req, err
 }
 

@@ -38,7 +38,7 @@ func (o *owner) isAsked(ctx context.Context) (bool, error) {
 // over all the same. What its former owner may not have come to end is ended first: it isn't on
 // record any more once the run goes on.
 func (o *owner) answerEnded(ctx context.Context) (over bool, err error) {
-	if o.def, err = flow.FromRaw(o.view.State.Definition); err != nil {
+	if o.def, err = o.cfg.Runs.Definition(o.view.State.Definition); err != nil {
 		return false, fmt.Errorf("definition of run %s: %w", o.runID, err)
 	}
 	kids := newChildren(o)

@@ -167,7 +167,7 @@ func (o *owner) startFork(ctx context.Context) error {
 	if err != nil {
 		return asRejection(err)
 	}
-	if o.def, err = flow.FromRaw(parent.Definition); err != nil {
+	if o.def, err = o.cfg.Runs.Definition(parent.Definition); err != nil {
 		return command.Reject(wire.CodeNotResumable, "run %s has no flow that could go on: %v", fork.ParentRun, err)
 	}
 	if err := checkOverrides(fork.Overrides, parent); err != nil {

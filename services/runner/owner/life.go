@@ -223,7 +223,7 @@ func (o *owner) startRun(ctx context.Context) error {
 // work with other runners go on undisturbed; the others are told by it how.
 func (o *owner) takeOver(ctx context.Context, other bool) (err error) {
 	s := o.view.State
-	if o.def, err = flow.FromRaw(s.Definition); err != nil {
+	if o.def, err = o.cfg.Runs.Definition(s.Definition); err != nil {
 		return fmt.Errorf("definition of run %s: %w", o.runID, err)
 	}
 	if other && o.before == o.parked && o.parked != 0 { // it only waited: nothing was interrupted

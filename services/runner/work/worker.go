@@ -9,7 +9,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"code.wake.dev/wake/internal/eventlog"
-	"code.wake.dev/wake/internal/flow"
 	"code.wake.dev/wake/internal/lease"
 	"code.wake.dev/wake/internal/pull"
 	"code.wake.dev/wake/internal/run"
@@ -236,7 +235,7 @@ func (w *worker) prepareExecution(ctx context.Context) (x *execution, missing, e
 		cfg: w.cfg, folders: w.folders, offer: w.offer, seat: w.seat, span: w.span, started: time.Now(), state: run.Clone(w.view.State),
 		log: &nodeLog{cfg: w.cfg, offer: w.offer, lease: w.lease, writer: w.writer},
 	}
-	if x.def, err = flow.FromRaw(x.state.Definition); err != nil {
+	if x.def, err = w.cfg.Runs.Definition(x.state.Definition); err != nil {
 		return x, nil, fmt.Errorf("definition of run %s: %w", w.offer.RunID, err)
 	}
 	if x.node = x.def.Node(w.offer.NodeID); x.node == nil {

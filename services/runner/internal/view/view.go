@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/flow"
 	"code.wake.dev/wake/internal/history"
 	"code.wake.dev/wake/internal/pull"
 	"code.wake.dev/wake/internal/run"
@@ -22,12 +23,16 @@ type Runs struct {
 	log    *eventlog.Log
 	logger *slog.Logger
 	events *Feed
+	flows  flow.Library
 }
 
 // NewRuns returns the runs of a log. Their views see what [Runs.Follow] feeds them.
 func NewRuns(log *eventlog.Log, logger *slog.Logger) *Runs {
 	return &Runs{log: log, logger: logger, events: NewFeed()}
 }
+
+// Definition reads the definition of a flow, which is kept for others who read the same.
+func (r *Runs) Definition(raw wire.Raw) (*flow.Definition, error) { return r.flows.Read(raw) }
 
 // Follow feeds the events of all runs from a position on, which it moves, until ctx ends.
 // Behind it, note is called with each.
