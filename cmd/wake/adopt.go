@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"code.wake.dev/wake/internal/agent/claude"
 	sessions "code.wake.dev/wake/internal/session"
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/client"
@@ -158,7 +159,7 @@ func (a *app) findSession(state *wire.State, config string) (found foundSession,
 			if err != nil {
 				return found, err
 			}
-			lines := sessions.NewReader(in, maxSessionLine)
+			lines := claude.NewLineReader(in, maxSessionLine)
 			for err = nil; err == nil; {
 				var line []byte
 				if line, _, err = lines.Next(); err == nil {

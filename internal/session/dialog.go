@@ -93,7 +93,7 @@ func (d *Dialog) readOn() {
 	if _, err := in.Seek(d.offset, io.SeekStart); err != nil {
 		return
 	}
-	lines := NewReader(in, claude.MaxLine)
+	lines := claude.NewLineReader(in, claude.MaxLine)
 	for {
 		line, size, err := lines.Next()
 		if err != nil && !errors.As(err, new(*claude.LineTooLongError)) {

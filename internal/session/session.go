@@ -220,7 +220,7 @@ func Read(name string) (about About, err error) {
 		return about, err
 	}
 	defer func() { _ = in.Close() }() // it was only read
-	lines := NewReader(in, maxAbout)
+	lines := claude.NewLineReader(in, maxAbout)
 	for read := int64(0); read < maxAbout; {
 		line, size, err := lines.Next()
 		if read += size; err != nil && !errors.As(err, new(*claude.LineTooLongError)) {

@@ -88,7 +88,7 @@ func TestRewritten(t *testing.T) {
 // Lines are read whole, whatever comes in pieces.
 func TestReader(t *testing.T) {
 	long := strings.Repeat("x", 100<<10)
-	r := session.NewReader(strings.NewReader("a\n\n"+long+"\n"+long+long+"\ncut"), 150<<10)
+	r := claude.NewLineReader(strings.NewReader("a\n\n"+long+"\n"+long+long+"\ncut"), 150<<10)
 	var sizes []int64
 	for {
 		line, size, err := r.Next()

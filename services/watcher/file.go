@@ -203,7 +203,7 @@ func (w *Watcher) readLines(ctx context.Context, f *file, in *os.File) (more boo
 	}
 	r.changed = time.Time{}
 	c := chunk{mark: &wire.TranscriptRead{File: strings.ToValidUTF8(f.name, "?"), Identity: r.identity}}
-	lines := session.NewReader(in, claude.MaxLine)
+	lines := claude.NewLineReader(in, claude.MaxLine)
 	for began := r.offset; r.offset-began < maxBytes && len(c.events) < maxEvents; {
 		line, size, err := lines.Next()
 		var long *claude.LineTooLongError

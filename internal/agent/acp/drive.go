@@ -15,17 +15,8 @@ import (
 
 // driveProgram talks with the program until it is gone.
 func (s *session) driveProgram(p *process.Process, yield func(*wire.Event, error) bool) {
-	done := make(chan struct{})
-	lines := pipe.ReadLines(p, done)
-	defer func() {
-		close(done)
-		if !s.IsLeft() {
-			s.stopProgram(p, "agent left processes behind")
-		}
-		for range lines {
-			// read to their end, unused
-		}
-	}()
+	lines, stop := s.Listen(p)
+	defer stop()
 	timer := time.NewTimer(0)
 	timer.Stop()
 	defer timer.Stop()
@@ -41,7 +32,7 @@ func (s *session) driveProgram(p *process.Process, yield func(*wire.Event, error
 				return
 			}
 			if s.f.isNoAgent() {
-				s.stopProgram(p, "it doesn't speak the Agent Client Protocol")
+				s.Stop(p, "it doesn't speak the Agent Client Protocol")
 				s.concludeRun(p, yield) // what it has printed besides isn't read: there may be no end of it
 				return
 			}
@@ -60,16 +51,9 @@ func (s *session) driveProgram(p *process.Process, yield func(*wire.Event, error
 			s.giveUpWaiting(p)
 		case <-exited: // what it left behind keeps its output open
 			exited = nil
-			s.stopProgram(p, "agent left processes behind")
+			s.Stop(p, pipe.LeftBehind)
 		}
 		s.resetTimer(timer)
-	}
-}
-
-// stopProgram ends the program's tree.
-func (s *session) stopProgram(p *process.Process, why string) {
-	if err := p.End(s.provider.Grace); err != nil {
-		s.provider.Logger.Warn("agent could not be ended", "why", why, "error", err)
 	}
 }
 
@@ -94,14 +78,14 @@ func (s *session) resetTimer(timer *time.Timer) {
 func (s *session) giveUpWaiting(p *process.Process) {
 	if s.f.Over {
 		s.reason = "it did not exit"
-		s.stopProgram(p, s.reason)
+		s.Stop(p, s.reason)
 		return
 	}
 	for _, r := range s.f.Sent {
 		s.reason = fmt.Sprintf("it didn't answer %s within %s, the node's policy.startTimeoutMs", r.Method, s.request.StartTimeout)
 	}
 	s.f.fail(wire.ErrorStartFailed, "the agent didn't start: "+s.reason, wire.RawOf(map[string]any{"stderr": toValidUTF8(p.Words())}))
-	s.stopProgram(p, s.reason)
+	s.Stop(p, s.reason)
 }
 
 // takeLine takes a line that the program has printed, or, of its journal, was given. It reports false if the consumer wants no

@@ -49,7 +49,7 @@ type decision struct {
 
 func newSession(ctx context.Context, p Provider, r agent.Request, argv []string, prompt []acp.ContentBlock) *session {
 	return &session{
-		Program: pipe.NewProgram(ctx, r, p.Grace, pipe.NewOutbox()), provider: p, request: r, argv: argv, prompt: prompt, folder: workdir.Folder{Dir: r.Options.Cwd, User: p.User},
+		Program: pipe.NewProgram(ctx, r, p.Grace, p.Logger, pipe.NewOutbox()), provider: p, request: r, argv: argv, prompt: prompt, folder: workdir.Folder{Dir: r.Options.Cwd, User: p.User},
 		f: newFold(r), replaying: true, deciding: map[string]context.CancelFunc{}, decided: make(chan decision), terminals: map[string]*terminal{},
 	}
 }

@@ -60,10 +60,7 @@ func (p *Provider) Start(ctx context.Context, r agent.Request) (agent.Session, e
 	d := *p
 	d.Grace, d.Linger = cmp.Or(d.Grace, 5*time.Second), cmp.Or(d.Linger, 2*time.Second)
 	d.restEvery = cmp.Or(d.restEvery, restEvery)
-	if d.Logger == nil {
-		d.Logger = slog.New(slog.DiscardHandler)
-	}
-	d.Logger = d.Logger.With("run_id", r.RunID, "node_id", r.NodeID)
+	d.Logger = cmp.Or(d.Logger, slog.New(slog.DiscardHandler)).With("run_id", r.RunID, "node_id", r.NodeID)
 	return newSession(ctx, d, r, argv, prompt), nil
 }
 
@@ -129,8 +126,6 @@ func (s *session) Events() iter.Seq2[*wire.Event, error] {
 		} else if data, err := wire.Marshal(&s.f.state); err == nil { // a runner that attaches doesn't know what the log had at the start
 			p.Rested(process.Rest{State: data})
 		}
-		stop := context.AfterFunc(s.Context(), func() { _ = s.EndTree() }) // Close reports it
-		defer stop()
 		s.driveProgram(p, yield)
 	}
 }

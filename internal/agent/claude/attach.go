@@ -44,7 +44,7 @@ func (s *session) attachProgram(yield func(*wire.Event, error) bool) {
 		go s.saver.run(s.Context())
 	}
 	defer s.keepRest()
-	s.run(p, yield)
+	s.driveProgram(p, yield)
 }
 
 // restoreRest puts the session where it was at a resting point. It warns if what was left there is
@@ -105,7 +105,7 @@ func (s *session) reportRest(p *process.Process) {
 	}
 	data, err := wire.Marshal(x)
 	if err != nil {
-		s.provider.Logger.Warn("agent's state not kept", "run_id", s.request.RunID, "node_id", s.request.NodeID, "error", err)
+		s.provider.Logger.Warn("agent's state not kept", "error", err)
 		return
 	}
 	s.rested, s.rests = time.Now(), s.Offset

@@ -16,11 +16,13 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// driveProgram talks with the program until it is gone.
+// driveProgram talks with the program until it is gone. It is nil if the session has been closed.
 func (s *session) driveProgram(p *process.Process, yield func(*wire.Event, error) bool) {
-	done := make(chan struct{})
-	lines := pipe.ReadLines(p, done)
-	defer s.closeReader(p, done, lines)
+	if p == nil {
+		return
+	}
+	lines, stop := s.Listen(p)
+	defer stop()
 	timer := time.NewTimer(0)
 	timer.Stop()
 	defer timer.Stop()
@@ -39,7 +41,7 @@ func (s *session) driveProgram(p *process.Process, yield func(*wire.Event, error
 			}
 			if s.broken >= maxBroken && s.n.inits == 0 { // what it has printed besides isn't read: there may be no end of it
 				s.reason = fmt.Sprintf("it has printed %d lines that are none of Claude Code", s.broken)
-				s.stopProgram(p, s.reason)
+				s.Stop(p, s.reason)
 				s.concludeRun(p, yield)
 				return
 			}
@@ -59,7 +61,7 @@ func (s *session) driveProgram(p *process.Process, yield func(*wire.Event, error
 			s.giveUpWaiting(p)
 		case <-exited: // what it left behind keeps its output open
 			exited = nil
-			s.stopProgram(p, "agent left processes behind")
+			s.Stop(p, pipe.LeftBehind)
 		}
 		s.resetTimer(timer)
 	}
@@ -76,25 +78,6 @@ func isKnown(typ string) bool {
 		return true
 	}
 	return false
-}
-
-// closeReader ends the program, if it still runs, and its reader.
-func (s *session) closeReader(p *process.Process, done chan<- struct{}, lines <-chan pipe.Line) {
-	close(done)
-	if !s.IsLeft() {
-		s.stopProgram(p, "agent left processes behind")
-	}
-	for range lines {
-		// read to their end, unused
-	}
-}
-
-// stopProgram ends the program's tree.
-func (s *session) stopProgram(p *process.Process, why string) {
-	if err := p.End(s.provider.Grace); err != nil {
-		s.provider.Logger.Warn("agent could not be ended", "why", why,
-			"run_id", s.request.RunID, "node_id", s.request.NodeID, "error", err)
-	}
 }
 
 // resetTimer sets the timer: between turns, something must come within a time that
@@ -132,11 +115,11 @@ func (s *session) giveUpWaiting(p *process.Process) {
 	switch {
 	case s.over:
 		s.reason = "it did not exit"
-		s.stopProgram(p, s.reason)
+		s.Stop(p, s.reason)
 		return
 	case s.isSilent():
 		s.reason = fmt.Sprintf("it printed nothing within %s, the node's policy.startTimeoutMs", s.request.StartTimeout)
-		s.stopProgram(p, s.reason)
+		s.Stop(p, s.reason)
 		return
 	}
 	s.over = s.closeInput(true)

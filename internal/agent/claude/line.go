@@ -2,6 +2,7 @@ package claude
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -35,12 +36,17 @@ func (e *LineTooLongError) Error() string {
 // limit is skipped and yielded as a [*LineTooLongError]; any other error is the last.
 func Lines(r io.Reader, limit int) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
-		l := lineReader{in: bufio.NewReaderSize(r, 64<<10), limit: limit}
-		for {
-			line, err := l.next()
+		in := NewLineReader(r, limit)
+		for n := 1; ; n++ {
+			line, size, err := in.Next()
+			if errors.Is(err, io.EOF) && size > int64(limit) {
+				err = newTooLong(line, size, limit)
+			}
+			line = bytes.TrimSuffix(line, []byte{'\n'})
 			var long *LineTooLongError
 			switch {
 			case errors.As(err, &long):
+				long.Line = n
 				if !yield(nil, err) {
 					return
 				}
@@ -50,7 +56,7 @@ func Lines(r io.Reader, limit int) iter.Seq2[[]byte, error] {
 				yield(line, nil)
 				return
 			case err != nil:
-				yield(nil, fmt.Errorf("claude: read line %d: %w", l.line, err))
+				yield(nil, fmt.Errorf("claude: read line %d: %w", n, err))
 				return
 			case !yield(line, nil):
 				return
@@ -59,38 +65,45 @@ func Lines(r io.Reader, limit int) iter.Seq2[[]byte, error] {
 	}
 }
 
-type lineReader struct {
+// LineReader reads the lines of a file, which may grow.
+type LineReader struct {
 	in    *bufio.Reader
 	limit int
-	line  int
-	buf   []byte
 }
 
-// next returns the next line. It is io.EOF with the last line if that has no end.
-func (l *lineReader) next() ([]byte, error) {
-	l.line++
-	l.buf = l.buf[:0]
-	var size int64
+// NewLineReader returns a reader; lines longer than limit are passed over.
+func NewLineReader(r io.Reader, limit int) *LineReader {
+	return &LineReader{in: bufio.NewReaderSize(r, 64<<10), limit: limit}
+}
+
+// Next returns the next line with its end, which is valid until the next call, and its size. Its error is a [*LineTooLongError]
+// for one that is passed over, or that of reading; with [io.EOF] it returns what stands behind the last line end, whose
+// writer may not be done.
+func (r *LineReader) Next() (line []byte, size int64, err error) {
 	for {
-		piece, err := l.in.ReadSlice('\n')
+		piece, err := r.in.ReadSlice('\n')
 		size += int64(len(piece))
-		if room := l.limit + 1 - len(l.buf); room > 0 {
-			l.buf = append(l.buf, piece[:min(len(piece), room)]...)
+		if err == nil && line == nil && len(piece) <= r.limit {
+			return piece, size, nil // which is nearly always so
 		}
-		if errors.Is(err, bufio.ErrBufferFull) {
-			continue
+		if room := r.limit + 1 - len(line); room > 0 {
+			line = append(line, piece[:min(len(piece), room)]...)
 		}
-		ended := err == nil
-		if ended {
-			size--
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+		case err != nil:
+			return line, size, err
+		case size-1 > int64(r.limit):
+			return nil, size, newTooLong(line, size-1, r.limit)
+		default:
+			return line, size, nil
 		}
-		if size > int64(l.limit) {
-			head := append([]byte(nil), l.buf[:min(pipe.MaxHead, len(l.buf))]...)
-			l.buf = nil
-			return nil, &LineTooLongError{Line: l.line, Bytes: size, Limit: l.limit, Head: head}
-		}
-		return l.buf[:size], err
 	}
+}
+
+// newTooLong is the error of a line of so many bytes, without its end; of which the beginning is known.
+func newTooLong(line []byte, size int64, limit int) error {
+	return &LineTooLongError{Bytes: size, Limit: limit, Head: bytes.Clone(line[:min(pipe.MaxHead, len(line))])}
 }
 
 // hasValue reports whether the value at a path is there and not null.

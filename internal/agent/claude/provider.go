@@ -33,26 +33,12 @@ type Provider struct {
 	restEvery time.Duration // default [restEvery]
 }
 
-func (p *Provider) withDefaults() Provider {
+// withDefaults returns the provider of a request.
+func (p *Provider) withDefaults(r agent.Request) Provider {
 	d := *p
-	if d.Binary == "" {
-		d.Binary = "claude"
-	}
-	if d.Grace == 0 {
-		d.Grace = 5 * time.Second
-	}
-	if d.Settle == 0 {
-		d.Settle = 10 * time.Second
-	}
-	if d.Linger == 0 {
-		d.Linger = 30 * time.Second
-	}
-	if d.restEvery == 0 {
-		d.restEvery = restEvery
-	}
-	if d.Logger == nil {
-		d.Logger = slog.New(slog.DiscardHandler)
-	}
+	d.Binary, d.Grace, d.Settle = cmp.Or(d.Binary, "claude"), cmp.Or(d.Grace, 5*time.Second), cmp.Or(d.Settle, 10*time.Second)
+	d.Linger, d.restEvery = cmp.Or(d.Linger, 30*time.Second), cmp.Or(d.restEvery, restEvery)
+	d.Logger = cmp.Or(d.Logger, slog.New(slog.DiscardHandler)).With("run_id", r.RunID, "node_id", r.NodeID)
 	return d
 }
 

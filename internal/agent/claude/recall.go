@@ -59,17 +59,16 @@ func (p *Provider) loadRecord(ctx context.Context, request agent.Request, f sess
 		kept, missed = load(ctx, id)
 	}
 	r.content, r.here, err = f.bestVersion(id, kept)
-	logger := p.Logger.With("run_id", request.RunID, "node_id", request.NodeID)
 	switch {
 	case err != nil && load == nil:
-		logger.Warn("session file not read", "error", err)
+		p.Logger.Warn("session file not read", "error", err)
 		return sessionRecord{files: f}, nil
 	case err != nil:
 		return r, fmt.Errorf("session file: %w", err)
 	case missed != nil && r.content == nil:
 		return r, fmt.Errorf("session file: %w", missed)
 	case missed != nil:
-		logger.Warn("kept session file not read", "error", missed)
+		p.Logger.Warn("kept session file not read", "error", missed)
 	}
 	return r, nil
 }

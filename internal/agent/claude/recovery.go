@@ -14,7 +14,7 @@ import (
 // recoverCalls returns what the record of a session tells of calls and usage and the log lacks: the agent went
 // on when its runner was gone, or its last words were lost.
 func (p *Provider) recoverCalls(ctx context.Context, r agent.Request, calls agent.Calls) ([]*wire.Event, error) {
-	d := p.withDefaults()
+	d := p.withDefaults(r)
 	if baseSession(r) == "" {
 		return nil, nil
 	}

@@ -72,7 +72,7 @@ type decision struct {
 
 func newSession(ctx context.Context, p Provider, r agent.Request, prompts []wire.Raw) *session {
 	return &session{
-		Program: pipe.NewProgram(ctx, r, p.Grace, pipe.NewOutbox()), provider: p, request: r, prompts: prompts,
+		Program: pipe.NewProgram(ctx, r, p.Grace, p.Logger, pipe.NewOutbox()), provider: p, request: r, prompts: prompts,
 		answered: make(map[string]bool), asking: make(map[string]question), decided: make(chan decision),
 		consulting: make(map[string]context.CancelFunc), heard: make(chan hearing),
 		replaying: true, inTurn: true, waiting: make(map[string]bool), asked: slices.Clone(r.Asked),
@@ -111,18 +111,8 @@ func (s *session) Events() iter.Seq2[*wire.Event, error] {
 			s.Yield(yield, s.startFailed(err))
 			return
 		}
-		s.run(p, yield)
+		s.driveProgram(p, yield)
 	}
-}
-
-// run talks with the program until it is gone. It is nil if the session has been closed.
-func (s *session) run(p *process.Process, yield func(*wire.Event, error) bool) {
-	if p == nil {
-		return
-	}
-	stop := context.AfterFunc(s.Context(), func() { _ = s.EndTree() }) // Close reports it
-	defer stop()
-	s.driveProgram(p, yield)
 }
 
 func (s *session) startEvent() *wire.Event {
@@ -210,7 +200,7 @@ func (s *session) prepareFile(before sessionRecord) (warnings []*wire.Event, err
 // keepFile readies the saver of the session's file, if the request saves it.
 func (s *session) keepFile(f sessionFiles) {
 	if r := s.request; r.Transcript.Save != nil {
-		s.saver = newFileSaver(f, r.SessionID, r.Transcript.Save, s.provider.Logger.With("run_id", r.RunID, "node_id", r.NodeID))
+		s.saver = newFileSaver(f, r.SessionID, r.Transcript.Save, s.provider.Logger)
 	}
 }
 
@@ -320,10 +310,7 @@ func (s *session) haltInterrupted() bool {
 		return false
 	}
 	s.over, s.reason = true, "it was interrupted with messages or answers to come"
-	if err := s.Process.End(s.provider.Grace); err != nil {
-		s.provider.Logger.Warn("agent could not be ended", "why", s.reason,
-			"run_id", s.request.RunID, "node_id", s.request.NodeID, "error", err)
-	}
+	s.Stop(s.Process, s.reason)
 	return true
 }
 
@@ -346,7 +333,7 @@ func (s *session) closeInput(force bool) bool {
 func (s *session) sendReply(r controlResponse) {
 	s.expectEcho(r.Response.RequestID)
 	if err := s.Outbox.Put(r); err != nil {
-		s.provider.Logger.Debug("answer not sent", "run_id", s.request.RunID, "node_id", s.request.NodeID, "error", err)
+		s.provider.Logger.Debug("answer not sent", "error", err)
 	}
 }
 

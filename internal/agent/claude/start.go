@@ -27,10 +27,10 @@ func (p *Provider) Start(ctx context.Context, r agent.Request) (agent.Session, e
 	if r.Host == nil {
 		r.Host = process.Direct{}
 	}
-	d := p.withDefaults()
+	d := p.withDefaults(r)
 	r.StartTimeout = cmp.Or(r.StartTimeout, startTimeout)
 	if r.Options.Model, err = modelOf(r); err != nil {
-		d.Logger.Warn("model of the session not known: the program chooses it", "run_id", r.RunID, "node_id", r.NodeID, "error", err)
+		d.Logger.Warn("model of the session not known: the program chooses it", "error", err)
 	}
 	return newSession(ctx, d, r, prompts), nil
 }

@@ -71,7 +71,7 @@ func firstSession(fsys fs.FS, name string) string {
 
 // subAgents implements [agent.Capabilities.SubAgents].
 func (p *Provider) subAgents(o agent.Options, session string) ([]agent.SubAgent, error) {
-	d := p.withDefaults()
+	d := p.withDefaults(agent.Request{})
 	f, err := d.filesOf(o)
 	if err != nil {
 		return nil, err

@@ -84,10 +84,7 @@ func (p *Provider) Start(ctx context.Context, r agent.Request) (agent.Session, e
 	r.StartTimeout = cmp.Or(r.StartTimeout, startTimeout)
 	d := *p
 	d.Binary, d.Grace, d.Linger = cmp.Or(d.Binary, "codex"), cmp.Or(d.Grace, 5*time.Second), cmp.Or(d.Linger, 10*time.Second)
-	if d.Logger == nil {
-		d.Logger = slog.New(slog.DiscardHandler)
-	}
-	d.Logger = d.Logger.With("run_id", r.RunID, "node_id", r.NodeID)
+	d.Logger = cmp.Or(d.Logger, slog.New(slog.DiscardHandler)).With("run_id", r.RunID, "node_id", r.NodeID)
 	return newSession(ctx, d, r, prompt), nil
 }
 

@@ -33,7 +33,7 @@ type session struct {
 }
 
 func newSession(ctx context.Context, p Provider, r agent.Request, prompt string) *session {
-	return &session{Program: pipe.NewProgram(ctx, r, p.Grace, nil), provider: p, request: r, prompt: prompt, f: newFold(r)}
+	return &session{Program: pipe.NewProgram(ctx, r, p.Grace, p.Logger, nil), provider: p, request: r, prompt: prompt, f: newFold(r)}
 }
 
 // programName is that of the first program among those of its host. Those of messages have the command's id behind it, so that
@@ -183,8 +183,6 @@ func (s *session) runTurn(t turn, yield func(*wire.Event, error) bool) bool {
 	case p == nil: // it has been closed
 		return false
 	}
-	stop := context.AfterFunc(s.Context(), func() { _ = s.EndTree() }) // Close reports it
-	defer stop()
 	defer func() { _ = p.Close() }()
 	if m := t.message; m.CommandID != "" && !t.told {
 		s.f.at = nowMillis()
@@ -325,17 +323,8 @@ func (s *session) nextMessage() (m agent.Message, ok, waits bool) {
 
 // hear takes what the program says to its end. It returns why the program was ended, if it was.
 func (s *session) hear(p *process.Process, yield func(*wire.Event, error) bool) (reason string, goesOn bool) {
-	done := make(chan struct{})
-	lines := pipe.ReadLines(p, done)
-	defer func() {
-		close(done)
-		if !s.IsLeft() {
-			_ = p.End(s.provider.Grace) // what survives is reported by concludeTurn
-		}
-		for range lines {
-			// read to their end, unused
-		}
-	}()
+	lines, stop := s.Listen(p)
+	defer stop()
 	silent := time.NewTimer(s.request.StartTimeout)
 	defer silent.Stop()
 	var over <-chan time.Time // the program's turn is: it is to exit

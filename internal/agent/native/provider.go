@@ -104,9 +104,7 @@ func (p *Provider) withDefaults() Provider {
 	if d.Client == nil {
 		d.Client = &http.Client{}
 	}
-	if d.Logger == nil {
-		d.Logger = slog.New(slog.DiscardHandler)
-	}
+	d.Logger = cmp.Or(d.Logger, slog.New(slog.DiscardHandler))
 	return d
 }
 

@@ -3,6 +3,7 @@ package pipe
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -24,6 +25,7 @@ type Program struct {
 
 	exec  string
 	grace time.Duration
+	log   *slog.Logger
 
 	Mu      sync.Mutex       // of what follows
 	Process *process.Process // nil until it runs
@@ -35,10 +37,10 @@ type Program struct {
 }
 
 // NewProgram returns the hold of a session whose program hasn't begun. The program has grace to end.
-func NewProgram(ctx context.Context, r agent.Request, grace time.Duration, outbox *Outbox) *Program {
+func NewProgram(ctx context.Context, r agent.Request, grace time.Duration, log *slog.Logger, outbox *Outbox) *Program {
 	ctx, cancel := context.WithCancel(ctx)
 	return &Program{
-		Context: func() context.Context { return ctx }, Cancel: cancel, Outbox: outbox, News: make(chan struct{}, 1), exec: r.ExecID, grace: grace,
+		Context: func() context.Context { return ctx }, Cancel: cancel, Outbox: outbox, News: make(chan struct{}, 1), exec: r.ExecID, grace: grace, log: log,
 	}
 }
 
@@ -53,6 +55,34 @@ func (s *Program) Launch(host process.Host, c process.Config) (p *process.Proces
 		s.Process = p
 	}
 	return p, err
+}
+
+// Listen makes lines of what the program says, which ends with the session. stop ends what the program has left behind, unless it
+// was left itself, and the lines.
+func (s *Program) Listen(p *process.Process) (lines <-chan Line, stop func()) {
+	done := make(chan struct{})
+	lines = ReadLines(p, done)
+	keep := context.AfterFunc(s.Context(), func() { _ = s.EndTree() }) // Close reports it
+	return lines, func() {
+		close(done)
+		if !s.IsLeft() {
+			s.Stop(p, LeftBehind)
+		}
+		for range lines {
+			// read to their end, unused
+		}
+		keep()
+	}
+}
+
+// LeftBehind is why a program is ended that has exited, while what it has started keeps its output open.
+const LeftBehind = "agent left processes behind"
+
+// Stop ends the program's tree.
+func (s *Program) Stop(p *process.Process, why string) {
+	if err := p.End(s.grace); err != nil {
+		s.log.Warn("agent could not be ended", "why", why, "error", err)
+	}
 }
 
 // Yield hands events to the consumer. It reports false if that wants no more.
