@@ -1,14 +1,22 @@
 package deliver
 
 import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
 	"maps"
+	"os"
 	"path"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/fsnotify/fsnotify"
 
 	"code.wake.dev/wake/internal/document"
 	"code.wake.dev/wake/pkg/wire"
@@ -155,11 +163,10 @@ func (p *checker) checkSink(at []any, s *Sink) {
 	if s.Timeout < 0 || s.Timeout > maxTimeout {
 		p.addAt(under("timeout"), "timeout is more than 0 and at most %s", maxTimeout)
 	}
-	if s.Attempts < 0 {
-		p.addAt(under("attempts"), "attempts must not be negative")
-	}
-	if s.Expire < 0 {
-		p.addAt(under("expire"), "expire must not be negative")
+	for key, value := range map[string]int64{"attempts": int64(s.Attempts), "expire": int64(s.Expire)} {
+		if value < 0 {
+			p.addAt(under(key), "%s must not be negative", key)
+		}
 	}
 	if s.Rate != nil && (s.Rate.Count < 1 || s.Rate.Per < time.Second) {
 		p.addAt(under("rate"), "a rate is {count: at least 1, per: at least 1s}")
@@ -273,9 +280,7 @@ func (p *checker) checkQuiet(under func(string) []any, q *Quiet) {
 	if q.Days = slices.Compact(slices.Sorted(slices.Values(q.Days))); p.Count() == before && q.isEndless() {
 		p.addAt(under("from"), "these quiet hours never end")
 	}
-	if q.Pass == "" {
-		q.Pass = wire.SeverityCritical
-	}
+	q.Pass = cmp.Or(q.Pass, wire.SeverityCritical)
 }
 
 var clockPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([01]\d|2[0-3]):([0-5]\d)$`) })
@@ -292,4 +297,38 @@ func (p *checker) parseClock(at []any, s string) time.Duration {
 	h, _ := strconv.Atoi(m[1]) // the pattern has only digits
 	minutes, _ := strconv.Atoi(m[2])
 	return time.Duration(h)*time.Hour + time.Duration(minutes)*time.Minute
+}
+
+// settle is how long a file that is being written is left alone.
+const settle = 100 * time.Millisecond
+
+// Watch calls changed with the content of a file whenever that isn't what it was,
+// until ctx ends. Old is what it was. The file may be replaced, or be a link that
+// is set elsewhere, as Kubernetes does. A file that can't be read hasn't changed.
+func Watch(ctx context.Context, file string, old []byte, changed func([]byte)) error {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", file, err)
+	}
+	defer func() { _ = w.Close() }() // nothing of it is needed any more
+	if err := w.Add(filepath.Dir(file)); err != nil {
+		return fmt.Errorf("watch %s: %w", file, err)
+	}
+	look := time.NewTimer(settle) // it may have changed before it was watched
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-w.Errors: //nolint:errcheck // it says that events may be lost: look
+			look.Reset(settle)
+		case <-w.Events:
+			look.Reset(settle)
+		case <-look.C:
+			if now, err := os.ReadFile(file); err == nil && !bytes.Equal(now, old) {
+				old = now
+				changed(now)
+			}
+		}
+	}
 }

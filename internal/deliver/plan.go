@@ -175,7 +175,7 @@ func (d Delivery) Of(number int) bool { return slices.Contains(d.numbers, number
 // for that of its delivery. The alerts are in the order of their time.
 func Simulate(rules *Rules, alerts []wire.Alert) []Delivery {
 	var all []Delivery
-	for _, name := range slices.Sorted(sinkNames(rules)) {
+	for _, name := range slices.Sorted(maps.Keys(rules.Sinks)) {
 		all = append(all, plan{sink: name, cfg: rules.Sinks[name], rules: rules}.simulateAlerts(alerts)...)
 	}
 	slices.SortStableFunc(all, func(a, b Delivery) int { return a.At.Compare(b.At) })
@@ -226,5 +226,3 @@ func goneBatch(before, after []digestBatch) string {
 	}
 	return ""
 }
-
-func sinkNames(r *Rules) func(yield func(string) bool) { return maps.Keys(r.Sinks) }

@@ -18,7 +18,7 @@ type Rules struct {
 
 // Sink is a target of alerts.
 type Sink struct {
-	Type string `yaml:"type"` // one of those in kind.go
+	Type string `yaml:"type"` // one of [sinkKinds]
 	// URL is that of a webhook, an Alertmanager, or a chat or push service as
 	// shoutrrr has it, such as slack://hook:A-B-C@webhook.
 	URL string `yaml:"url"`

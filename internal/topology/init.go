@@ -1,12 +1,24 @@
+// Package topology holds the configuration of every stream, bucket, object
+// store and durable consumer of wake. [Init] creates and updates them and is the
+// only one that does; services call [Verify] when they start and refuse to run
+// on anything else.
+//
+// Everything that Init creates carries the prefix of the installation in its
+// metadata; what lacks it is another's and is never touched. What a
+// setting leaves open, Init keeps as it is, so that running it again changes
+// nothing.
 package topology
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"code.wake.dev/wake/pkg/subjects"
 )
 
 // callTimeout bounds each call of the server. Creating a replicated stream on a
@@ -191,4 +203,76 @@ func (b *builder) updateConsumer(ctx context.Context, want jetstream.ConsumerCon
 	}
 	_, err := b.js.UpdateConsumer(ctx, stream, want)
 	return explainError(err, "change "+joinChanges(changes))
+}
+
+// DefaultLeaseTTL is how long a lease lives without being renewed.
+const DefaultLeaseTTL = 10 * time.Second
+
+// Config are the settings of an installation. A zero value keeps what the server has,
+// or is the default of what is created.
+type Config struct {
+	Names subjects.Names
+
+	// Replicas is the number of servers that keep each stream: 1 to 5, default 1.
+	Replicas int
+
+	// MaxAge bounds the age of events; default and negative: none. Alerts don't
+	// age, so that reading old events again raises none twice.
+	MaxAge time.Duration
+
+	// MaxBytes bounds the size of the stream of events; default and negative:
+	// none. A full stream refuses events, it doesn't drop old ones.
+	MaxBytes int64
+
+	// LeaseTTL is how long a lease lives without being renewed; default
+	// [DefaultLeaseTTL].
+	LeaseTTL time.Duration
+
+	alone bool // the server is of no cluster
+}
+
+// minMaxAge leaves time for a run that is resumed to anchor its nodes again.
+const minMaxAge = time.Minute
+
+func (c Config) checkLimits() error {
+	switch {
+	case c.Replicas < 0 || c.Replicas > 5:
+		return fmt.Errorf("topology: replicas: %d is not between 1 and 5", c.Replicas)
+	case c.MaxAge > 0 && c.MaxAge < minMaxAge:
+		return fmt.Errorf("topology: max age: %s is less than %s", c.MaxAge, minMaxAge)
+	case c.LeaseTTL < 0 || c.LeaseTTL > 0 && c.LeaseTTL < time.Second:
+		return errors.New("topology: lease TTL: must be at least 1s")
+	default:
+		return nil
+	}
+}
+
+// Action is what Init did.
+type Action string
+
+// The actions.
+const (
+	Created   Action = "created"
+	Updated   Action = "updated"
+	Unchanged Action = "unchanged"
+)
+
+// Item is what Init did about one thing.
+type Item struct {
+	Kind    Kind     `json:"kind"`
+	Name    string   `json:"name"`
+	Action  Action   `json:"action"`
+	Changes []Change `json:"changes,omitempty"` // of an update
+}
+
+// Report is what Init did.
+type Report struct {
+	Prefix      string `json:"prefix"`
+	Incarnation string `json:"incarnation"` // of the stream of events
+	Items       []Item `json:"items"`
+}
+
+// Changed reports whether Init changed anything.
+func (r Report) Changed() bool {
+	return slices.ContainsFunc(r.Items, func(i Item) bool { return i.Action != Unchanged })
 }

@@ -2,9 +2,13 @@ package topology
 
 import (
 	"cmp"
+	"context"
+	"errors"
+	"fmt"
 	"maps"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"code.wake.dev/wake/pkg/subjects"
@@ -47,7 +51,7 @@ type room struct {
 func allRooms(c Config) []room {
 	n := c.Names
 	limits := func(want, cur *jetstream.StreamConfig) { tuneEvents(c, want, cur) }
-	all := []room{
+	return []room{
 		{Stream, n.EventsStream(), eventsConfig(n), limits},
 		{Stream, n.CommandsStream(), streamConfig(n.CommandsStream(), "commands to runs", n.AllCommands()), nil},
 		{Stream, n.QueueStream(), queueConfig(n), nil},
@@ -61,7 +65,6 @@ func allRooms(c Config) []room {
 		{ObjectStore, n.SessionsBucket(), objectsConfig(n.SessionsBucket(), "session files of agents"), nil},
 		{ObjectStore, n.WorkspacesBucket(), objectsConfig(n.WorkspacesBucket(), "what is in the folders of runs"), nil},
 	}
-	return all
 }
 
 // decideStream returns the configuration of a room, given the server's: what wake
@@ -217,4 +220,77 @@ func dedupWindow(maxAge time.Duration) time.Duration {
 		return min(maxAge, duplicateWindow)
 	}
 	return duplicateWindow
+}
+
+// checkForeign fails if a stream with the name of a room isn't this installation's.
+func checkForeign(r room, n subjects.Names, c jetstream.StreamConfig) error {
+	switch prefix := c.Metadata[prefixKey]; prefix {
+	case n.Prefix():
+		return nil
+	case "":
+		return fmt.Errorf("the stream %s with subjects %v was not created by `wake init`; delete it (`nats stream rm %s`) or choose another prefix", r.want.Name, c.Subjects, r.want.Name)
+	default:
+		return fmt.Errorf("the stream %s belongs to the installation with prefix %q", r.want.Name, prefix)
+	}
+}
+
+// Streams returns the names of all streams of an installation, those of buckets and
+// object stores too.
+func Streams(n subjects.Names) []string {
+	var names []string
+	for _, r := range allRooms(Config{Names: n}) {
+		names = append(names, r.want.Name)
+	}
+	return names
+}
+
+// Existing returns which streams of an installation are there. It fails if one of
+// them isn't this installation's.
+func Existing(ctx context.Context, js jetstream.JetStream, n subjects.Names) ([]string, error) {
+	var names []string
+	for _, r := range allRooms(Config{Names: n}) {
+		s, err := js.Stream(ctx, r.want.Name)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			continue
+		}
+		if err == nil {
+			err = checkForeign(r, n, s.CachedInfo().Config)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("topology: %s %s: %w", r.kind, r.name, err)
+		}
+		names = append(names, r.want.Name)
+	}
+	return names, nil
+}
+
+// incarnationKey is the metadata of the stream of events that names its
+// incarnation.
+const incarnationKey = "wake.incarnation"
+
+// ErrNoIncarnation is returned for a stream of events that Init didn't create.
+var ErrNoIncarnation = errors.New("topology: the stream of events has no incarnation; run `wake init`")
+
+// newIncarnation returns the name of a new incarnation, a random UUID.
+//
+// A stream that was deleted and created again, or restored from a backup, uses
+// the sequences of its predecessor for other events, and its creation time
+// doesn't tell them apart. So a position means something only together with the
+// incarnation it is of. The stream carries its incarnation from its creation on,
+// whatever is updated; a reader that finds another one than with the position it kept
+// begins anew.
+func newIncarnation() string { return uuid.NewString() }
+
+// Incarnation returns the incarnation of the stream of events. It fails with
+// [ErrNoIncarnation] or [jetstream.ErrStreamNotFound].
+func Incarnation(ctx context.Context, js jetstream.JetStream, n subjects.Names) (string, error) {
+	s, err := js.Stream(ctx, n.EventsStream())
+	if err != nil {
+		return "", fmt.Errorf("topology: incarnation: %w", err)
+	}
+	id := s.CachedInfo().Config.Metadata[incarnationKey]
+	if id == "" {
+		return "", ErrNoIncarnation
+	}
+	return id, nil
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -143,4 +145,41 @@ func (v *verifier) verifyConsumer(ctx context.Context, want jetstream.ConsumerCo
 		v.addProblem(Consumer, want.Name, "%s is %s, must be %s", change.Field, change.Old, change.New)
 	}
 	return nil
+}
+
+// Change is a setting that is not what it shall be.
+type Change struct {
+	Field string `json:"field"` // as NATS calls it
+	Old   string `json:"old"`
+	New   string `json:"new"`
+}
+
+func (c Change) String() string { return fmt.Sprintf("%s %s → %s", c.Field, c.Old, c.New) }
+
+// diffFields lists the fields in which two structs of one type differ, in their order.
+func diffFields[T any](cur, want T) []Change {
+	var changes []Change
+	a, b := reflect.ValueOf(cur), reflect.ValueOf(want)
+	for i := range a.NumField() {
+		x, y := a.Field(i), b.Field(i)
+		if reflect.DeepEqual(x.Interface(), y.Interface()) || x.Kind() == reflect.Slice && x.Len() == 0 && y.Len() == 0 {
+			continue
+		}
+		name, _, _ := strings.Cut(a.Type().Field(i).Tag.Get("json"), ",")
+		changes = append(changes, Change{Field: name, Old: fmt.Sprint(x.Interface()), New: fmt.Sprint(y.Interface())})
+	}
+	return changes
+}
+
+// changesOf returns those of the changes that are of the given fields.
+func changesOf(changes []Change, fields ...string) []Change {
+	return slices.DeleteFunc(slices.Clone(changes), func(c Change) bool { return !slices.Contains(fields, c.Field) })
+}
+
+func joinChanges(changes []Change) string {
+	texts := make([]string, len(changes))
+	for i, c := range changes {
+		texts[i] = c.String()
+	}
+	return strings.Join(texts, ", ")
 }

@@ -57,10 +57,9 @@ const (
 
 // Open returns the store. The object store must be there. Packs are sealed if there are keys.
 func Open(ctx context.Context, js jetstream.JetStream, names subjects.Names, keys *seal.Keys) (*Store, error) {
-	bucket := names.WorkspacesBucket()
-	stream, err := js.Stream(ctx, "OBJ_"+bucket)
+	stream, err := openStream(ctx, js, names)
 	if err != nil {
-		return nil, fmt.Errorf("workspace: object store %s: %w", bucket, err)
+		return nil, err
 	}
 	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(transfers), zstd.WithLowerEncoderMem(true))
 	if err != nil {
@@ -69,6 +68,15 @@ func Open(ctx context.Context, js jetstream.JetStream, names subjects.Names, key
 	s := &Store{js: js, stream: stream, enc: enc, piece: max(1, min(maxPiece, int(js.Conn().MaxPayload()))-headroom)}
 	s.Reader, err = NewReader(names, keys, s.Stored)
 	return s, err
+}
+
+// openStream returns the stream of the object store.
+func openStream(ctx context.Context, js jetstream.JetStream, names subjects.Names) (jetstream.Stream, error) {
+	stream, err := js.Stream(ctx, "OBJ_"+names.WorkspacesBucket())
+	if err != nil {
+		return nil, fmt.Errorf("workspace: object store %s: %w", names.WorkspacesBucket(), err)
+	}
+	return stream, nil
 }
 
 func (r *Reader) packSubject(name string) string { return "$O." + r.bucket + ".C." + name }
@@ -288,4 +296,65 @@ func (p *packer) flush(ctx context.Context) error {
 		<-p.slots
 	}
 	return cmp.Or(context.Cause(ctx), err)
+}
+
+// Usage is what snapshots of all runs take.
+type Usage struct {
+	Packs uint64
+	Bytes int64
+}
+
+// Used returns what snapshots of all runs take.
+func Used(ctx context.Context, js jetstream.JetStream, names subjects.Names) (Usage, error) {
+	stream, err := openStream(ctx, js, names)
+	if err != nil {
+		return Usage{}, err
+	}
+	s := stream.CachedInfo().State
+	return Usage{s.Msgs, int64(s.Bytes)}, nil //nolint:gosec // no disk is as large
+}
+
+// Holders returns which runs have packed something. It asks the server for the names of all packs.
+func Holders(ctx context.Context, js jetstream.JetStream, names subjects.Names) (holds func(run string) bool, err error) {
+	bucket := names.WorkspacesBucket()
+	packs := "$O." + bucket + ".C."
+	stream, err := openStream(ctx, js, names)
+	if err != nil {
+		return nil, err
+	}
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(packs+">"))
+	if err != nil {
+		return nil, fmt.Errorf("workspace: object store %s: %w", bucket, err)
+	}
+	tokens := map[string]bool{}
+	for subject := range info.State.Subjects {
+		token, _, _ := strings.Cut(strings.TrimPrefix(subject, packs), ".")
+		tokens[token] = true
+	}
+	return func(run string) bool { return tokens[subjects.Escape(run)] }, nil
+}
+
+// Drop removes all that a run has packed.
+func Drop(ctx context.Context, nc *nats.Conn, names subjects.Names, run string) error {
+	bucket := names.WorkspacesBucket()
+	request, err := json.Marshal(map[string]string{"filter": "$O." + bucket + ".C." + subjects.Escape(run) + ".*"})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerWait)
+	defer cancel()
+	reply, err := nc.RequestWithContext(ctx, "$JS.API.STREAM.PURGE.OBJ_"+bucket, request)
+	if err != nil {
+		return fmt.Errorf("workspace: drop: %w", err)
+	}
+	var answer struct {
+		Error *jetstream.APIError `json:"error"`
+	}
+	if err := json.Unmarshal(reply.Data, &answer); err != nil {
+		return fmt.Errorf("workspace: drop: %w", err)
+	}
+	if answer.Error != nil {
+		return fmt.Errorf("workspace: drop: %w", answer.Error)
+	}
+	return nil
 }

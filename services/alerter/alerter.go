@@ -36,8 +36,8 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// name is the service's name wherever it has one.
-const name = "alerter"
+// serviceName is the service's name wherever it has one.
+const serviceName = "alerter"
 
 // Config are the settings of an alerter. A zero value means its default.
 type Config struct {
@@ -109,12 +109,12 @@ func New(cfg Config, log *eventlog.Log, logger *slog.Logger) (*Alerter, error) {
 	a := &Alerter{
 		cfg: cfg, log: log, logger: logger, told: uncertainAlerts{},
 		raised: prometheus.NewCounter(prometheus.CounterOpts{
-			Namespace: "wake", Subsystem: name, Name: "alerts_total", Help: "Alerts that were raised.",
+			Namespace: "wake", Subsystem: serviceName, Name: "alerts_total", Help: "Alerts that were raised.",
 		}),
 	}
 	a.limits.Store(settings.compileLimits())
 	a.projection = projection.New[*value](projection.Config{
-		Service: name, Consumer: subjects.AlerterConsumer, Kinds: snapshot.Kinds,
+		Service: serviceName, Consumer: subjects.AlerterConsumer, Kinds: snapshot.Kinds,
 		Batch: cfg.Batch, Delay: cmp.Or(cfg.Delay, 10*time.Second), MaxBytes: cmp.Or(cfg.MaxBytes, 64<<20),
 		Health: cfg.Health, Trial: cfg.Trial,
 	}, log, logger, a)
@@ -148,7 +148,7 @@ func (a *Alerter) Run(ctx context.Context) error {
 	watching.Go(func() { a.watchSystem(ctx) })
 	served := make(chan error, 1)
 	go func() {
-		s := api.Service{Names: a.log.Names(), Name: name, Logger: a.logger, Tracer: a.log.Tracer(), Endpoints: deliver.Endpoints(a.log)}
+		s := api.Service{Names: a.log.Names(), Name: serviceName, Logger: a.logger, Tracer: a.log.Tracer(), Endpoints: deliver.Endpoints(a.log)}
 		served <- s.Run(ctx, a.log.Conn())
 	}()
 	err = a.projection.Run(ctx)
@@ -179,7 +179,7 @@ func (a *Alerter) Ended(v *value) bool { return v.ended }
 func (a *Alerter) Load(ctx context.Context, runID string) (projection.Loaded[*value], error) {
 	v := a.New(runID)
 	loaded := projection.Loaded[*value]{Value: v}
-	stored, revision, err := a.kv.Get(ctx, a.log.Names().StateKey(name, runID))
+	stored, revision, err := a.kv.Get(ctx, a.log.Names().StateKey(serviceName, runID))
 	switch {
 	case errors.Is(err, jetstream.ErrKeyNotFound):
 		return loaded, nil
@@ -319,7 +319,7 @@ func (a *Alerter) Save(ctx context.Context, v *value) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	rev, err := a.kv.Save(ctx, a.log.Names().StateKey(name, v.record.Run.ID), data, v.revision)
+	rev, err := a.kv.Save(ctx, a.log.Names().StateKey(serviceName, v.record.Run.ID), data, v.revision)
 	if errors.Is(err, jetstream.ErrKeyExists) {
 		return 0, projection.ErrConflict
 	}
@@ -356,7 +356,7 @@ func (a *Alerter) Tick(ctx context.Context, v *value, at int64) (projection.Effe
 // Runs implements [projection.Timed]: it returns the runs that have a deadline. By
 // the way it learns what all of them have spent today.
 func (a *Alerter) Runs(ctx context.Context) ([]string, error) {
-	states, err := a.kv.All(ctx, a.log.Names().ServiceStates(name))
+	states, err := a.kv.All(ctx, a.log.Names().ServiceStates(serviceName))
 	if err != nil {
 		return nil, err
 	}

@@ -1,16 +1,20 @@
 package access
 
 import (
+	"flag"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
+	"testing"
 
 	"code.wake.dev/wake/pkg/subjects"
 )
 
-// Describe returns the table of what each role may do, in Markdown: what it sends, the
+// describeRoles returns the table of what each role may do, in Markdown: what it sends, the
 // streams that it reads, and what it listens to. What it takes to read, such as
 // consumers, isn't told.
-func Describe(n subjects.Names) (string, error) {
+func describeRoles(n subjects.Names) (string, error) {
 	var b strings.Builder
 	b.WriteString("| role | for | account | sends | reads | listens to |\n|---|---|---|---|---|---|\n")
 	for _, s := range seats {
@@ -42,4 +46,27 @@ func quoteList(list []string) string {
 		return "–"
 	}
 	return "`" + strings.Join(list, "`, `") + "`"
+}
+
+var updateRoles = flag.Bool("update", false, "rewrite testdata/roles.md")
+
+// The table of roles is what docs/security.md shows, see TestSecurityDocument of schemas.
+func TestDescribeRoles(t *testing.T) {
+	got, err := describeRoles(subjects.Default)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join("testdata", "roles.md")
+	if *updateRoles {
+		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("roles come out otherwise: run with -update, and then `go test ./schemas -update`; got:\n%s", got)
+	}
 }
