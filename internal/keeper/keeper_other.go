@@ -40,17 +40,8 @@ type Tail struct{ process.Direct }
 // Ended reports false.
 func (*Tail) Ended(string) bool { return false }
 
-// ShelfConfig are the settings of a [Shelf].
-type ShelfConfig struct {
-	Dir    string
-	Home   string
-	Fence  Fence
-	Limit  int64
-	Orphan time.Duration
-	User   *process.User
-	Seal   func(place string, key []byte) ([]byte, error)
-	Unseal func(place string, stored []byte) ([]byte, error)
-}
+// Client is the process of a simulated machine; there are none here.
+type Client struct{}
 
 // Shelf has the keepers of a runner; there are none here.
 type Shelf struct{}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"time"
 
 	"code.wake.dev/wake/internal/process"
 )
@@ -54,4 +55,20 @@ type Finding struct {
 
 	Lives bool  // else it has left its journals
 	Bytes int64 // of the journals
+}
+
+// ShelfConfig are the settings of a [Shelf].
+type ShelfConfig struct {
+	Dir   string // made if it isn't there; only one process at a time may have it
+	Home  string // that of the programs, see [process.Config]
+	Fence Fence  // "": the strongest that the host allows
+	// Limit bounds each journal in bytes, and Orphan is how long a frozen tree waits for its runner; 0: the defaults.
+	Limit  int64
+	Orphan time.Duration
+	User   *process.User // that programs run as; nil: this process's own
+	// Client is the process of a simulated machine that has these keepers. Nil: this one, of the real machine.
+	Client *Client
+	// Seal and Unseal keep the keys of journals, each for a place; nil: journals aren't sealed.
+	Seal   func(place string, key []byte) ([]byte, error)
+	Unseal func(place string, stored []byte) ([]byte, error)
 }
