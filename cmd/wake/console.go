@@ -90,7 +90,7 @@ func (a hostVerbs) consoleChecks(ctx context.Context, nc *nats.Conn, dir string)
 	return all
 }
 
-// listRunners lists the runners that hold leases, by name; none where the credentials of the connection have no streams.
+// listRunners lists the runners that have a session, by name; none where the credentials of the connection have no streams.
 func (a hostVerbs) listRunners(ctx context.Context, nc *nats.Conn) []console.Runner {
 	js, err := jetstream.New(nc)
 	if user, denied := access.WithoutStreams(nc); err != nil || denied != nil || user != "" {
@@ -98,28 +98,22 @@ func (a hostVerbs) listRunners(ctx context.Context, nc *nats.Conn) []console.Run
 	}
 	entries, err := keys.All(ctx, js, a.names.LeasesBucket(), ">")
 	if err != nil {
-		a.log.InfoContext(ctx, "leases can't be read", "error", err)
+		a.log.InfoContext(ctx, "sessions of runners can't be read", "error", err)
 		return nil
 	}
 	byName := map[string]*console.Runner{}
 	for _, e := range entries {
-		var held lease.Info
-		run, node, err := a.names.ParseLeaseKey(e.Key)
-		if err != nil || wire.Unmarshal(e.Value, &held) != nil {
+		var s lease.Session
+		if wire.Unmarshal(e.Value, &s) != nil || s.Over {
 			continue
 		}
-		r := byName[held.Runner]
+		r := byName[s.Runner]
 		if r == nil {
-			r = &console.Runner{Name: held.Runner}
-			byName[held.Runner] = r
+			r = &console.Runner{Name: s.Runner}
+			byName[s.Runner] = r
 		}
-		switch {
-		case e.Key == a.names.PresenceKey(held.Runner):
-			r.Heard = held.Since
-		case run != wire.NoRun && node == wire.RunNode:
-			r.Runs++
-		case run != wire.NoRun:
-			r.Nodes++
+		if s.At > r.Heard { // of two processes the one that is there: the other's session is about to expire
+			r.Heard, r.Runs, r.Nodes = s.At, s.Runs, s.Nodes
 		}
 	}
 	var all []console.Runner

@@ -43,7 +43,7 @@ func TestDropped(t *testing.T) {
 		for range 2 { // then the stream has nothing but these
 			<-time.After(40 * time.Minute)
 			for _, w := range []*eventlog.Writer{s.owner, s.own} {
-				if _, err := w.Anchor(t.Context(), "test"); err != nil {
+				if _, err := w.Anchor(t.Context(), "test", ""); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -20,12 +20,11 @@ import (
 type Claim struct {
 	Runner string // id of the claiming process; required
 	ExecID string // the execution it is for, if any
-	Fence  string // see [wire.NodeClaimed]; so is Process
-	// Process is that of a worker, which begins or goes on with the execution.
+	Fence  string // see [wire.NodeClaimed]
+	// Process is what may act under the claim from then on, as long as its session lives; "": nothing.
 	Process string
 
-	// MinEpoch is the least epoch to claim: the revision of the lease that allows
-	// the claim. The epoch is one more than the last claimed one if that is larger.
+	// MinEpoch is the least epoch to claim. The epoch is one more than the last claimed one if that is larger.
 	MinEpoch uint64
 
 	// AtSeq is the last seq of the node that the claimant knows of: the claim goes on
@@ -33,8 +32,8 @@ type Claim struct {
 	// an older one. 0: a stream without events of the node means that it is new.
 	AtSeq uint64
 
-	// Last is the last message of the node as the leader had it a moment ago, the zero message if there was none. The
-	// claim follows it unless the node has got on since. nil: the leader is asked.
+	// Last is the last message of the node as the leader had it when the caller judged that the node is free, the zero message
+	// if there was none. The claim follows that one or fails with [ErrFenced]. nil: it follows whatever is the last.
 	Last *Message
 }
 
@@ -120,9 +119,8 @@ func (a *claimant) tryClaim(ctx context.Context) (*Writer, error) {
 
 // lastMessage returns the last message of the node: in the first attempt the one that the caller knows.
 func (a *claimant) lastMessage(ctx context.Context) (last Message, err error) {
-	if known := a.c.Last; known != nil {
-		a.c.Last = nil
-		return *known, nil
+	if a.c.Last != nil && a.data == nil {
+		return *a.c.Last, nil
 	}
 	if last, err = a.log.lastBy(ctx, a.expect); errors.Is(err, errNotFound) {
 		return Message{}, nil
@@ -144,8 +142,12 @@ func (a *claimant) followTail(ctx context.Context, last Message) error {
 	if err != nil {
 		return err
 	}
-	if a.data != nil && t.pos > a.after.pos && t.epoch >= a.epoch {
+	switch {
+	case a.data == nil || t.pos < a.after.pos:
+	case t.epoch >= a.epoch:
 		return fmt.Errorf("%w: epoch %d was claimed at the same time", ErrFenced, t.epoch)
+	case a.c.Last != nil:
+		return fmt.Errorf("%w: its writer has got on", ErrFenced)
 	}
 	if a.data != nil && t.pos < a.after.pos {
 		return fmt.Errorf("%w: the answer is out of date", errUnanswered)
@@ -175,7 +177,7 @@ func (a *claimant) claimEvent(t writerTail) *wire.Event {
 		Timestamp: time.Now().UnixMilli(),
 	}
 	if a.node == wire.RunNode {
-		e.Payload = &wire.RunClaimed{Runner: a.c.Runner, Nonce: a.nonce, AtSeq: atSeq}
+		e.Payload = &wire.RunClaimed{Runner: a.c.Runner, Nonce: a.nonce, AtSeq: atSeq, Process: a.c.Process}
 	} else {
 		e.Payload = &wire.NodeClaimed{Runner: a.c.Runner, Nonce: a.nonce, AtSeq: atSeq, Fence: a.c.Fence, Process: a.c.Process}
 	}
@@ -257,12 +259,12 @@ func (l *Log) LastMessage(ctx context.Context, run, node string) (m Message, fou
 	return m, m.Pos > 0, nil
 }
 
-// Anchor stores a claim of the writer's own epoch, so that the node doesn't age
-// out of the stream while its run goes on.
-func (w *Writer) Anchor(ctx context.Context, runner string) (pos uint64, err error) {
-	var p wire.Payload = &wire.NodeClaimed{Runner: runner, Nonce: rand.Text()}
+// Anchor stores a claim of the writer's own epoch: so that the node doesn't age out of the stream while its run goes on, to
+// prove that no other claim stands behind the writer's own, and, with no process in it, to give the node back.
+func (w *Writer) Anchor(ctx context.Context, runner, process string) (pos uint64, err error) {
+	var p wire.Payload = &wire.NodeClaimed{Runner: runner, Nonce: rand.Text(), Process: process}
 	if w.node == wire.RunNode {
-		p = &wire.RunClaimed{Runner: runner, Nonce: rand.Text()}
+		p = &wire.RunClaimed{Runner: runner, Nonce: rand.Text(), Process: process}
 	}
 	return w.Append(ctx, &wire.Event{Payload: p})
 }

@@ -420,7 +420,7 @@ func TestAnchor(t *testing.T) {
 	t.Parallel()
 	p := one(t, eventlog.Options{})
 	w := p.claim("r", "n")
-	if _, err := w.Anchor(t.Context(), "x"); err != nil {
+	if _, err := w.Anchor(t.Context(), "x", ""); err != nil {
 		t.Fatal(err)
 	}
 	appendTo(t, w, text("a"))
@@ -435,7 +435,7 @@ func TestAnchorOfZombie(t *testing.T) {
 	p := one(t, eventlog.Options{})
 	zombie := p.claim("r", "n")
 	p.claim("r", "n")
-	_, err := zombie.Anchor(soon(t), "x")
+	_, err := zombie.Anchor(soon(t), "x", "")
 	wantErr(t, "Anchor of a zombie", err, eventlog.ErrFenced)
 	equal(t, "the log", p.read(eventlog.Query{}), "r/n 1.1 node:claimed", "r/n 2.2 node:claimed")
 }

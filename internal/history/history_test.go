@@ -42,7 +42,7 @@ func begin(t *testing.T, log *eventlog.Log, id string) *eventlog.Writer {
 func age(t *testing.T, w *eventlog.Writer) uint64 {
 	t.Helper()
 	<-time.After(40 * time.Minute)
-	pos, err := w.Anchor(t.Context(), "test")
+	pos, err := w.Anchor(t.Context(), "test", "")
 	if err != nil {
 		t.Fatal(err)
 	}

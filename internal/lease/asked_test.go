@@ -1,8 +1,6 @@
 package lease_test
 
 import (
-	"context"
-	"log/slog"
 	"net"
 	"sync"
 	"testing"
@@ -15,7 +13,6 @@ import (
 	"code.wake.dev/wake/internal/natstest"
 	"code.wake.dev/wake/internal/process"
 	"code.wake.dev/wake/internal/topology"
-	"code.wake.dev/wake/pkg/subjects"
 )
 
 // slowNet is a way to a server on which everything that is sent takes its time.
@@ -51,7 +48,6 @@ func TestCountsFromAsking(t *testing.T) {
 	if _, err := topology.Init(t.Context(), server.JetStream(t), topology.Config{LeaseTTL: ttl}); err != nil {
 		t.Fatal(err)
 	}
-	syncBucket(t, server.JetStream(t))
 	nc, err := nats.Connect("", nats.InProcessServer(slowNet{server, delay}))
 	if err != nil {
 		t.Fatal(err)
@@ -61,43 +57,19 @@ func TestCountsFromAsking(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, keys := range map[string][]string{"Alone": {"run.a"}, "Batch": {"run.b", "run.c"}} {
-		t.Run(name, func(t *testing.T) {
-			k, err := lease.NewHolder(t.Context(), js, subjects.Default.LeasesBucket(), lease.Identity{Runner: "a", Home: "a"}, slog.New(slog.DiscardHandler))
-			if err != nil {
-				t.Fatal(err)
-			}
-			var leases []*lease.Lease
-			latest := func(l *lease.Lease) {
-				t.Helper()
-				if late := l.Until() - (process.Uptime() - delay + ttl); late > 0 {
-					t.Errorf("it is valid for %s longer than from its asking", late)
-				}
-			}
-			for _, key := range keys {
-				l, err := k.Acquire(t.Context(), key, "")
-				if err != nil {
-					t.Fatal(err)
-				}
-				latest(l)
-				leases = append(leases, l)
-			}
-			stop := start(t, k)
-			defer stop()
-			for _, l := range leases {
-				select {
-				case <-l.Renewed():
-					latest(l)
-				case <-time.After(20 * ttl):
-					t.Fatal("not renewed")
-				}
-			}
-			ctx := context.WithoutCancel(t.Context())
-			for _, l := range leases {
-				if err := l.Release(ctx); err != nil {
-					t.Error(err)
-				}
-			}
-		})
+	k, _ := holder(t, js, "a")
+	l, err := k.Acquire(t.Context(), one, lease.Claimant{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if late := l.Until() - (process.Uptime() - delay + ttl); late > 0 {
+			t.Errorf("it is valid for %s longer than from its asking", late)
+		}
+		select {
+		case <-l.Renewed():
+		case <-time.After(20 * ttl):
+			t.Fatal("not renewed")
+		}
 	}
 }

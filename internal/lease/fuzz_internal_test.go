@@ -10,12 +10,12 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// FuzzInfo puts anything in the place of a lease. Unless it says that it is of our
-// own home, somebody else holds it until one time to live has passed; then it is free.
-func FuzzInfo(f *testing.F) {
+// FuzzSession puts anything in the place of a session. Unless it says that it is over or of our
+// own home, its process acts until one time to live has passed; then what it claimed is free.
+func FuzzSession(f *testing.F) {
 	for _, text := range []string{
-		`{"runner":"b","home":"h2","since":1700000000000,"nonce":"x"}`, `{"runner":"a","home":"h1","since":1}`, `{"runner":"a","since":1}`,
-		`{"home":"h1"}`, `{"home":""}`, `{}`, `[]`, `{"home":["h1"]}`,
+		`{"runner":"b","home":"h2","process":"p","at":1700000000000,"runs":3}`, `{"runner":"a","home":"h1","process":"p"}`, `{"runner":"a","process":"p"}`,
+		`{"process":"p","over":true}`, `{"home":"h1"}`, `{"home":""}`, `{}`, `[]`, `{"home":["h1"]}`, `{"process":"own"}`,
 	} {
 		raw, err := wire.RawFromJSON([]byte(text))
 		if err != nil {
@@ -31,32 +31,23 @@ func FuzzInfo(f *testing.F) {
 		synctest.Test(t, func(t *testing.T) {
 			now := time.Now()
 			k := &Holder{
-				id: Identity{Runner: "a", Home: "h1"}, ttl: ttl, logger: slog.New(slog.DiscardHandler),
-				held: map[string]*Lease{}, seen: map[string]sighting{}, since: now, up: now, wrote: now,
+				id: Identity{Runner: "a", Home: "h1", Process: "own"}, ttl: ttl, logger: slog.New(slog.DiscardHandler),
+				held: map[Key]*Lease{}, seen: map[string]sighting{}, since: now, session: session{up: now, wrote: now},
 			}
-			k.noteSighting(keys.Entry{Key: "run.r1", Value: value, Revision: 5})
-			var read struct {
-				Home string `json:"home"`
+			k.noteSighting(keys.Entry{Key: "b.p", Value: value, Revision: 5})
+			var read Session
+			known := wire.Unmarshal(value, &read) == nil && read.Process != ""
+			last := Claimant{Runner: "b", Process: "p"}
+			over := known && read.Process == "p" && (read.Over || read.Home == "h1")
+			if free := k.Free(Key{"r1", "n"}, last); free != over {
+				t.Fatalf("%q: free %t, over %t", value, free, over)
 			}
-			ours := wire.Unmarshal(value, &read) == nil && wire.Unmarshal(value, new(Info)) == nil && read.Home == "h1"
-			if free := k.Free("run.r1", "b"); free != ours {
-				t.Fatalf("%q: free %t, ours %t", value, free, ours)
-			}
-			info, held := k.Of("run.r1")
-			if !held {
-				t.Fatalf("%q is held by nobody", value)
-			}
-			encoded, err := wire.Marshal(info)
-			if err != nil {
-				t.Fatalf("%q: %+v can't be written: %v", value, info, err)
-			}
-			var again Info
-			if err := wire.Unmarshal(encoded, &again); err != nil || again != info {
-				t.Fatalf("%q: %+v comes back as %+v, %v", value, info, again, err)
+			if s, seen := k.seen[read.Process]; seen != known || known && s.Session != read {
+				t.Fatalf("%q: seen %+v, %t", value, s, seen)
 			}
 			<-time.After(ttl)
-			k.wrote = time.Now()
-			if _, held := k.Of("run.r1"); held || !k.Free("run.r1", "b") {
+			k.session.wrote = time.Now()
+			if !k.Free(Key{"r1", "n"}, last) {
 				t.Fatalf("%q never expires", value)
 			}
 		})

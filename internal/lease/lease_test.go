@@ -2,9 +2,11 @@ package lease_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -13,10 +15,12 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"code.wake.dev/wake/internal/keys"
 	"code.wake.dev/wake/internal/lease"
 	"code.wake.dev/wake/internal/natstest"
 	"code.wake.dev/wake/internal/topology"
 	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func TestMain(m *testing.M) { natstest.Main(m) }
@@ -34,48 +38,15 @@ func connect(t *testing.T, nc *nats.Conn) jetstream.JetStream {
 	return js
 }
 
-// connectSynced is connect to a bucket as in a cluster.
-func connectSynced(t *testing.T, nc *nats.Conn) jetstream.JetStream {
-	t.Helper()
-	js := connect(t, nc)
-	syncBucket(t, js)
-	return js
-}
-
-// syncBucket makes the bucket one that is synced and takes batches, as in a cluster.
-func syncBucket(t *testing.T, js jetstream.JetStream) {
-	t.Helper()
-	name := "KV_" + subjects.Default.LeasesBucket()
-	s, err := js.Stream(t.Context(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := s.CachedInfo().Config
-	c.PersistMode, c.AllowAtomicPublish = jetstream.DefaultPersistMode, true
-	if err := js.DeleteStream(t.Context(), name); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := js.CreateStream(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// purge removes a lease behind its holder's back.
-func purge(t *testing.T, js jetstream.JetStream, key string) {
-	t.Helper()
-	kv, err := js.KeyValue(t.Context(), subjects.Default.LeasesBucket())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := kv.Purge(t.Context(), key); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // holder returns a holder that renews its leases until stop is called.
 func holder(t *testing.T, js jetstream.JetStream, runner string) (k *lease.Holder, stop func()) {
 	t.Helper()
-	return holderOf(t, js, lease.Identity{Runner: runner, Home: runner})
+	return holderOf(t, js, identity(runner, runner))
+}
+
+// identity is that of a new process.
+func identity(runner, home string) lease.Identity {
+	return lease.Identity{Runner: runner, Home: home, Process: rand.Text()}
 }
 
 func holderOf(t *testing.T, js jetstream.JetStream, id lease.Identity) (k *lease.Holder, stop func()) {
@@ -86,6 +57,7 @@ func holderOf(t *testing.T, js jetstream.JetStream, id lease.Identity) (k *lease
 	}
 	stop = start(t, k)
 	t.Cleanup(stop)
+	ids.Store(k, id)
 	return k, stop
 }
 
@@ -103,232 +75,308 @@ func start(t *testing.T, k *lease.Holder) (stop func()) {
 	})
 }
 
+// ids are the identities of holders.
+var ids sync.Map //nolint:gochecknoglobals // of tests
+
+// node is the log's part of a lease: its last claim, which only a claim that knows of it may follow.
+type node struct {
+	mu    sync.Mutex
+	epoch int
+	last  lease.Claimant
+}
+
+var one = lease.Key{Run: "run", Node: "node"}
+
+// take acquires the lease of the node and claims it.
+func (n *node) take(ctx context.Context, k *lease.Holder) (*lease.Lease, error) {
+	n.mu.Lock()
+	epoch, last := n.epoch, n.last
+	n.mu.Unlock()
+	l, err := k.Acquire(ctx, one, last)
+	if err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.epoch != epoch {
+		l.Release()
+		return nil, lease.ErrHeld
+	}
+	id, _ := ids.Load(k)
+	n.epoch, n.last = n.epoch+1, lease.Claimant{Runner: id.(lease.Identity).Runner, Process: id.(lease.Identity).Process}
+	mine := n.epoch
+	l.Claimed(func(context.Context) error {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.epoch != mine {
+			return lease.ErrLost
+		}
+		return nil
+	})
+	return l, nil
+}
+
+// giveBack says that nobody acts for the node.
+func (n *node) giveBack(context.Context) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.last.Process = ""
+	return nil
+}
+
+func (n *node) mustTake(t *testing.T, k *lease.Holder) *lease.Lease {
+	t.Helper()
+	l, err := n.take(t.Context(), k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// mustNotTake wants the node to be held.
+func (n *node) mustNotTake(t *testing.T, k *lease.Holder, why string) {
+	t.Helper()
+	if _, err := n.take(t.Context(), k); !errors.Is(err, lease.ErrHeld) {
+		t.Errorf("%s: %v", why, err)
+	}
+}
+
 func TestOneHolder(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
-		js := connect(t, natstest.Start(t))
+		js, n := connect(t, natstest.Start(t)), new(node)
 		a, _ := holder(t, js, "a")
 		b, _ := holder(t, js, "b")
-		l, err := a.Acquire(t.Context(), "run.node", "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, k := range []*lease.Holder{a, b} {
-			if _, err := k.Acquire(t.Context(), "run.node", ""); !errors.Is(err, lease.ErrHeld) {
-				t.Errorf("second holder: %v", err)
-			}
-		}
-		synctest.Wait()
-		if info, held := b.Of("run.node"); !held || info.Runner != "a" {
-			t.Errorf("holder is %+v, %t", info, held)
-		}
+		l := n.mustTake(t, a)
+		n.mustNotTake(t, a, "a second task of the process")
+		n.mustNotTake(t, b, "another process")
 		// It is renewed for as long as its holder runs.
 		<-time.After(time.Hour)
 		if !l.Valid() {
 			t.Error("a renewed lease is not valid")
 		}
-		if _, err := b.Acquire(t.Context(), "run.node", ""); !errors.Is(err, lease.ErrHeld) {
-			t.Errorf("after an hour: %v", err)
+		n.mustNotTake(t, b, "after an hour")
+		if l.Release(); l.Valid() || a.Holds(one) {
+			t.Error("a released lease is held")
 		}
-		if err := l.Release(t.Context()); err != nil {
+		n.mustNotTake(t, b, "released, but not in the log")
+		if err := n.giveBack(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		next, err := b.Acquire(t.Context(), "run.node", "")
-		if err != nil {
-			t.Fatalf("after the release: %v", err)
-		}
-		if next.Revision() <= l.Revision() {
-			t.Errorf("revision %d follows %d", next.Revision(), l.Revision())
-		}
-		if err := l.Release(t.Context()); err != nil {
-			t.Errorf("releasing twice: %v", err)
-		}
-		if !next.Valid() {
+		next := n.mustTake(t, b)
+		if l.Release(); !next.Valid() {
 			t.Error("releasing twice took the next holder's lease")
 		}
 	})
 }
 
-// A holder gives back its own lease only: one that another holder has by now stays.
-func TestReleaseOfAnother(t *testing.T) {
+// A process renews one key, however much it holds, and what it holds is told by the key.
+func TestOneKey(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		js := connect(t, natstest.Start(t))
 		a, _ := holder(t, js, "a")
-		l, err := a.Acquire(t.Context(), "run.node", "")
+		for i := range 1000 {
+			for _, node := range []string{wire.RunNode, "one", "two"} {
+				if _, err := a.Acquire(t.Context(), lease.Key{Run: fmt.Sprint("run", i), Node: node}, lease.Claimant{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		s, err := js.Stream(t.Context(), "KV_"+subjects.Default.LeasesBucket())
 		if err != nil {
 			t.Fatal(err)
 		}
+		before := s.CachedInfo().State
+		<-time.After(a.TTL())
+		after, err := s.Info(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if after.State.Msgs != 1 || after.State.LastSeq-before.LastSeq != 3 {
+			t.Errorf("%d keys, %d writes in a time to live", after.State.Msgs, after.State.LastSeq-before.LastSeq)
+		}
+		all, err := keys.All(t.Context(), js, subjects.Default.LeasesBucket(), ">")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var told lease.Session
+		if err := wire.Unmarshal(all[0].Value, &told); err != nil || told.Runner != "a" || told.Runs != 1000 || told.Nodes != 2000 {
+			t.Errorf("the key says %+v, %v", told, err)
+		}
+	})
+}
+
+// What its holder has abandoned is nobody else's until its time is over, and the holder's
+// own again at once; then it is given back.
+func TestAbandoned(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		js, n := connect(t, natstest.Start(t)), new(node)
+		a, _ := holder(t, js, "a")
+		b, _ := holder(t, js, "b")
+		for range 2 {
+			l := n.mustTake(t, a)
+			synctest.Wait()
+			l.Abandon(n.giveBack)
+			if l.Valid() {
+				t.Error("an abandoned lease is valid")
+			}
+			n.mustNotTake(t, b, "at once")
+		}
+		<-time.After(a.TTL() / 2)
+		n.mustNotTake(t, b, "within its time")
+		<-time.After(a.TTL())
+		n.mustTake(t, b)
+	})
+}
+
+// What couldn't be given back is given back later, and what its process has taken again isn't.
+func TestAbandonedAgain(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		js, n := connect(t, natstest.Start(t)), new(node)
+		a, _ := holder(t, js, "a")
+		b, _ := holder(t, js, "b")
+		tries := 0
+		n.mustTake(t, a).Abandon(func(ctx context.Context) error {
+			if tries++; tries < 3 {
+				return errors.New("the log is away")
+			}
+			return n.giveBack(ctx)
+		})
+		<-time.After(3 * a.TTL())
+		if tries != 3 {
+			t.Errorf("given back in %d tries", tries)
+		}
+		n.mustTake(t, b).Abandon(n.giveBack)
+		l := n.mustTake(t, b)
+		<-time.After(5 * a.TTL())
+		if !l.Valid() {
+			t.Error("what was taken again was given back")
+		}
+		n.mustNotTake(t, a, "taken again")
+	})
+}
+
+// A holder that stops renewing may begin nothing shortly before another one
+// can hold the lease.
+func TestExpiry(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		js, n := connect(t, natstest.Start(t)), new(node)
+		a, stop := holder(t, js, "a")
+		b, _ := holder(t, js, "b")
+		l := n.mustTake(t, a)
+		settle(b)
+		stop()
+		<-time.After(a.TTL() - a.TTL()/10 - a.TTL()/3)
+		n.mustNotTake(t, b, "before the end of its time")
+		<-time.After(a.TTL() / 3)
+		if l.Valid() {
+			t.Error("a lease about to expire is valid")
+		}
+		<-time.After(a.TTL())
+		n.mustTake(t, b)
+	})
+}
+
+// A holder whose session is gone for others is told what they have claimed, and keeps what they haven't.
+func TestLost(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		s := natstest.New(t)
+		n := new(node)
+		nc := s.Conn(t, nats.ReconnectBufSize(-1))
+		a, stop := holder(t, connect(t, nc), "a")
+		b, _ := holder(t, connect(t, s.Conn(t)), "b")
+		l := n.mustTake(t, a)
+		kept, err := a.Acquire(t.Context(), lease.Key{Run: "run", Node: "other"}, lease.Claimant{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		proofs := 0
+		kept.Claimed(func(context.Context) error {
+			if proofs++; proofs < 3 {
+				return errors.New("the log is away")
+			}
+			return nil
+		})
+		settle(b)
+		stop()
+		took, next := until(t, n, b)
+		if took < a.TTL()-a.TTL()/3 || l.Valid() || kept.Valid() {
+			t.Errorf("taken after %s, valid %t and %t", took, l.Valid(), kept.Valid())
+		}
+		defer start(t, a)()
+		synctest.Wait()
+		if l.Valid() || kept.Valid() || kept.Until() > 0 {
+			t.Error("a lease that isn't proven is valid")
+		}
+		if err := l.Await(t.Context()); !errors.Is(err, lease.ErrLost) {
+			t.Errorf("awaiting a lost lease: %v", err)
+		}
+		if err := kept.Await(t.Context()); err != nil || proofs != 3 {
+			t.Errorf("awaiting the other one: %v after %d proofs", err, proofs)
+		}
+		select {
+		case <-l.Lost():
+		default:
+			t.Error("Lost is open")
+		}
+		if l.Release(); !next.Valid() || a.Holds(one) {
+			t.Error("waking up took the lease back")
+		}
+	})
+}
+
+// A session that is taken out of the bucket is put there again, and nothing is free meanwhile: that is no word of its process.
+func TestTakenOut(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		js, n := connect(t, natstest.Start(t)), new(node)
+		a, _ := holder(t, js, "a")
+		b, _ := holder(t, js, "b")
+		l := n.mustTake(t, a)
+		settle(b)
 		kv, err := js.KeyValue(t.Context(), subjects.Default.LeasesBucket())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := kv.Put(t.Context(), "run.node", []byte("another's")); err != nil {
+		id, _ := ids.Load(a)
+		if err := kv.Purge(t.Context(), subjects.Default.SessionKey("a", id.(lease.Identity).Process)); err != nil {
 			t.Fatal(err)
 		}
-		if err := l.Release(t.Context()); err == nil {
-			t.Error("a lease of another was released")
+		for range 100 {
+			n.mustNotTake(t, b, "its session was taken out")
+			<-time.After(a.TTL() / 50)
 		}
-		if e, err := kv.Get(t.Context(), "run.node"); err != nil || string(e.Value()) != "another's" {
-			t.Errorf("afterwards there is %v, %v", e, err)
-		}
-	})
-}
-
-// A lease that its holder has abandoned is nobody else's until it expires, and the holder's
-// own again at once.
-func TestAbandoned(t *testing.T) {
-	natstest.Bubble(t, func(t *testing.T) {
-		js := connect(t, natstest.Start(t))
-		a, _ := holder(t, js, "a")
-		b, _ := holder(t, js, "b")
-		for range 2 {
-			l, err := a.Acquire(t.Context(), "run.node", "")
-			if err != nil {
-				t.Fatal(err)
-			}
-			synctest.Wait()
-			l.Abandon()
-			if l.Valid() {
-				t.Error("an abandoned lease is valid")
-			}
-			if _, err := b.Acquire(t.Context(), "run.node", "a"); !errors.Is(err, lease.ErrHeld) {
-				t.Errorf("at once: %v", err)
-			}
-		}
-		<-time.After(a.TTL() + time.Second)
-		if _, err := b.Acquire(t.Context(), "run.node", "a"); err != nil {
-			t.Errorf("after its time: %v", err)
-		}
-	})
-}
-
-// A holder that stops renewing may begin nothing shortly before somebody else
-// can hold the lease.
-func TestExpiry(t *testing.T) {
-	natstest.Bubble(t, func(t *testing.T) {
-		js := connect(t, natstest.Start(t))
-		a, stop := holder(t, js, "a")
-		b, _ := holder(t, js, "b")
-		l, err := a.Acquire(t.Context(), "run.node", "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		stop()
-		<-time.After(a.TTL() - a.TTL()/10 + time.Millisecond)
-		if l.Valid() {
-			t.Error("a lease about to expire is valid")
-		}
-		if _, err := b.Acquire(t.Context(), "run.node", ""); !errors.Is(err, lease.ErrHeld) {
-			t.Errorf("before the end of its time: %v", err)
-		}
-		<-time.After(a.TTL())
-		if _, err := b.Acquire(t.Context(), "run.node", ""); err != nil {
-			t.Errorf("after the end of its time: %v", err)
-		}
-	})
-}
-
-// A lease that was released is free at the moment, too, at which the bucket forgets the release: between the questions of
-// who wants it.
-func TestForgottenRelease(t *testing.T) {
-	natstest.Bubble(t, func(t *testing.T) {
-		js := connect(t, natstest.Start(t))
-		a, _ := holder(t, js, "a")
-		for range 30 {
-			var acquired sync.WaitGroup
-			for n := range 50 {
-				acquired.Go(func() {
-					key := fmt.Sprint("run.node", n)
-					l, err := a.Acquire(t.Context(), key, "")
-					if err != nil {
-						t.Errorf("%s: %v", key, err)
-						return
-					}
-					if err := l.Release(t.Context()); err != nil {
-						t.Error(err)
-					}
-				})
-			}
-			acquired.Wait()
-			<-time.After(a.TTL())
-		}
-	})
-}
-
-// A holder whose lease somebody else took is told.
-func TestLost(t *testing.T) {
-	natstest.Bubble(t, func(t *testing.T) {
-		js := connect(t, natstest.Start(t))
-		a, _ := holder(t, js, "a")
-		l, err := a.Acquire(t.Context(), "run.node", "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		purge(t, js, "run.node")
-		b, _ := holder(t, js, "b")
-		if _, err := b.Acquire(t.Context(), "run.node", ""); err != nil {
-			t.Fatal(err)
-		}
-		select {
-		case <-l.Lost():
-		case <-time.After(time.Minute):
-			t.Fatal("the holder was not told")
-		}
-		if l.Valid() {
-			t.Error("a lost lease is valid")
-		}
-		if err := l.Release(t.Context()); err != nil {
-			t.Errorf("releasing a lost lease: %v", err)
-		}
-		if info, held := b.Of("run.node"); !held || info.Runner != "b" {
-			t.Errorf("holder is %+v, %t", info, held)
-		}
-	})
-}
-
-// A lease that vanished while nobody took it is taken again (RULES 6).
-func TestTakenAgain(t *testing.T) {
-	natstest.Bubble(t, func(t *testing.T) {
-		js := connect(t, natstest.Start(t))
-		a, _ := holder(t, js, "a")
-		l, err := a.Acquire(t.Context(), "run.node", "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		purge(t, js, "run.node")
-		<-time.After(a.TTL())
 		if !l.Valid() {
-			t.Error("the lease was not taken again")
-		}
-		b, _ := holder(t, js, "b")
-		if _, err := b.Acquire(t.Context(), "run.node", ""); !errors.Is(err, lease.ErrHeld) {
-			t.Errorf("second holder: %v", err)
+			t.Error("the lease isn't valid")
 		}
 	})
 }
 
-// The time to live is the bucket's: one of a key would be gone with its first
-// renewal (RULES 6).
-func TestBucketWithoutTTL(t *testing.T) {
+// Leases that never expire, and answers of replicas that are behind, are no leases. The time to live is the bucket's: one of a
+// key would be gone with its first renewal (RULES 6).
+func TestUnfitBuckets(t *testing.T) {
 	js := natstest.JetStream(t)
-	if _, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "forever"}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := lease.NewHolder(t.Context(), js, "forever", lease.Identity{Runner: "a", Home: "a"}, slog.New(slog.DiscardHandler)); err == nil {
-		t.Error("leases that never expire were accepted")
+	for name, c := range map[string]jetstream.StreamConfig{
+		"forever": {Subjects: []string{"$KV.forever.>"}},
+		"any":     {Subjects: []string{"$KV.any.>"}, MaxAge: time.Minute, AllowDirect: true},
+	} {
+		c.Name, c.MaxMsgsPerSubject, c.AllowRollup = "KV_"+name, 1, true
+		if _, err := js.CreateStream(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		_, err := lease.NewHolder(t.Context(), js, name, identity("a", "a"), slog.New(slog.DiscardHandler))
+		if err == nil || !strings.Contains(err.Error(), "wake init") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
-// A server that is away for longer than a lease lives costs no lease: its holder
+// A server that is away for longer than a session lives costs no lease: its holder
 // begins nothing meanwhile, and has it again when the server is back (RULES 6).
 func TestOutage(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
-		s := natstest.New(t)
+		s, n := natstest.New(t), new(node)
 		js := connect(t, s.Conn(t, nats.ReconnectBufSize(-1)))
 		a, _ := holder(t, js, "a")
-		l, err := a.Acquire(t.Context(), "run.node", "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := n.mustTake(t, a)
 		settle(a) // a watch that is just beginning would hold a lock meanwhile, which stops the bubble's clock
 		s.Stop()
 		<-time.After(time.Minute)
@@ -343,14 +391,29 @@ func TestOutage(t *testing.T) {
 		default:
 		}
 		if !l.Valid() {
-			t.Error("the lease was not taken again")
+			t.Error("the lease was not proven")
 		}
 		b, _ := holder(t, js, "b")
-		if _, err := b.Acquire(t.Context(), "run.node", ""); !errors.Is(err, lease.ErrHeld) {
-			t.Errorf("second holder: %v", err)
-		}
-		if err := l.Release(t.Context()); err != nil {
-			t.Errorf("release: %v", err)
+		n.mustNotTake(t, b, "second holder")
+	})
+}
+
+// A renewal whose answer comes when others may have found the session gone is none, though it was asked for in time.
+func TestLateAnswer(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		js, n := connect(t, natstest.Start(t)), new(node)
+		slow := &faulty{JetStream: js, gate: make(chan struct{}, 1)}
+		a, _ := holder(t, slow, "a")
+		l := n.mustTake(t, a)
+		proofs := 0
+		l.Claimed(func(context.Context) error { proofs++; return nil })
+		settle(a)
+		slow.late.Store(int64(a.TTL()))
+		<-time.After(3 * a.TTL())
+		slow.late.Store(0)
+		<-time.After(a.TTL())
+		if proofs == 0 || !l.Valid() {
+			t.Errorf("%d proofs, valid %t", proofs, l.Valid())
 		}
 	})
 }

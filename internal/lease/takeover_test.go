@@ -1,12 +1,8 @@
 package lease_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
-	"log/slog"
-	"net"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -20,13 +16,13 @@ import (
 	"code.wake.dev/wake/pkg/subjects"
 )
 
-// until tries to acquire a lease that a had claimed every tenth of a second, and
+// until tries to take a node every tenth of a second, and
 // returns how long that took.
-func until(t *testing.T, k *lease.Holder, last string) (time.Duration, *lease.Lease) {
+func until(t *testing.T, n *node, k *lease.Holder) (time.Duration, *lease.Lease) {
 	t.Helper()
 	start := time.Now()
 	for time.Since(start) < time.Minute {
-		l, err := k.Acquire(t.Context(), "run.node", last)
+		l, err := n.take(t.Context(), k)
 		if err == nil {
 			return time.Since(start), l
 		}
@@ -39,36 +35,29 @@ func until(t *testing.T, k *lease.Holder, last string) (time.Duration, *lease.Le
 	return 0, nil
 }
 
-func acquire(t *testing.T, k *lease.Holder) *lease.Lease {
-	t.Helper()
-	l, err := k.Acquire(t.Context(), "run.node", "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
-}
-
 // settle lets the holders see what there is, for longer than a lease lives.
 func settle(k *lease.Holder) { <-time.After(3*k.TTL() + k.TTL()/10) }
 
 // A dead holder is followed within its time to live and two seconds, and not before
-// its lease has expired (RULES 6).
+// its session has expired. One that holds nothing more is gone at once (RULES 6).
 func TestDeath(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
-		js := connect(t, natstest.Start(t))
+		js, n := connect(t, natstest.Start(t)), new(node)
 		a, die := holder(t, js, "a")
 		b, _ := holder(t, js, "b")
-		acquire(t, a)
+		_, leave := holder(t, js, "c")
+		n.mustTake(t, a)
 		settle(b)
 		die()
+		leave()
 		synctest.Wait()
-		if b.Present("a") {
-			t.Error("a runner that has gone in order is there")
+		if !b.Present("a") || b.Present("c") {
+			t.Error("a runner that has gone in order is there, or one that still holds something isn't")
 		}
-		if b.Free("run.node", "a") {
-			t.Error("a lease that hasn't expired is free")
+		if b.Free(one, n.last) {
+			t.Error("what a session that hasn't expired claims is free")
 		}
-		took, _ := until(t, b, "a")
+		took, _ := until(t, n, b)
 		if least, most := a.TTL()-a.TTL()/3, a.TTL()+2*time.Second; took < least || took > most {
 			t.Errorf("taken over after %s, want %s to %s", took, least, most)
 		}
@@ -79,89 +68,78 @@ func TestDeath(t *testing.T) {
 // a whole time to live. The holder's own next process needn't (RULES 6).
 func TestJustStarted(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
-		js := connect(t, natstest.Start(t))
+		js, n := connect(t, natstest.Start(t)), new(node)
 		a, die := holder(t, js, "a")
-		acquire(t, a)
+		n.mustTake(t, a)
 		die()
-		<-time.After(time.Hour) // the lease is long gone
+		<-time.After(time.Hour) // the session is long gone
 		b, stop := holder(t, js, "b")
-		if took, l := until(t, b, "a"); took < b.TTL() || took > b.TTL()+2*time.Second {
+		took, l := until(t, n, b)
+		if took < b.TTL() || took > b.TTL()+2*time.Second {
 			t.Errorf("taken over after %s", took)
-		} else if err := l.Release(t.Context()); err != nil {
-			t.Fatal(err)
 		}
+		l.Release()
 		stop()
 		<-time.After(time.Hour)
+		n.last.Runner = "a" // as if it had never been b's
 		next, _ := holder(t, js, "a")
-		if took, _ := until(t, next, "a"); took > time.Second {
+		if took, _ := until(t, n, next); took > time.Second {
 			t.Errorf("its own next process waited %s", took)
 		}
 	})
 }
 
 // A process that was killed is followed by the next one of its home at once, while
-// the lease is still there. Another home with the same name isn't it (RULES 6).
+// its session is still there. Another home with the same name isn't it (RULES 6).
 func TestSameHome(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
-		js := connect(t, natstest.Start(t))
+		js, n := connect(t, natstest.Start(t)), new(node)
 		a, die := holder(t, js, "a")
-		old := acquire(t, a)
+		n.mustTake(t, a)
 		die()
-		namesake, leave := holderOf(t, js, lease.Identity{Runner: "a", Home: "elsewhere"})
-		if _, err := namesake.Acquire(t.Context(), "run.node", "a"); !errors.Is(err, lease.ErrHeld) {
-			t.Errorf("another home: %v", err)
-		}
+		namesake, leave := holderOf(t, js, identity("a", "elsewhere"))
+		n.mustNotTake(t, namesake, "another home")
 		leave()
 		next, _ := holder(t, js, "a")
-		took, l := until(t, next, "a")
-		if took > time.Second {
+		if took, _ := until(t, n, next); took > time.Second {
 			t.Errorf("the next process of the home waited %s", took)
-		}
-		if l.Revision() <= old.Revision() {
-			t.Errorf("revision %d follows %d", l.Revision(), old.Revision())
 		}
 	})
 }
 
-// lossyNet is a way to a server on which what holds a text is lost.
-type lossyNet struct {
-	server *natstest.Server
-	text   string
-}
-
-func (n lossyNet) InProcessConn() (net.Conn, error) {
-	c, err := n.server.InProcessConn()
-	return lossyConn{c, n.text}, err
-}
-
-type lossyConn struct {
-	net.Conn
-
-	text string
-}
-
-func (c lossyConn) Write(data []byte) (int, error) {
-	if bytes.Contains(data, []byte(c.text)) {
-		return len(data), nil
-	}
-	return c.Conn.Write(data)
-}
-
-// A lease of an earlier process of the home isn't held before the server has said so.
-func TestSameHomeUnanswered(t *testing.T) {
+// A claim must not name a session of which the server knows nothing.
+func TestNoSessionYet(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
-		s := natstest.New(t)
-		js := connect(t, s.Conn(t))
-		a, die := holder(t, js, "a")
-		old := acquire(t, a)
-		die()
-		update := fmt.Sprintf("Nats-Expected-Last-Subject-Sequence: %d\r\n", old.Revision())
-		next, _ := holder(t, connect(t, s.Conn(t, nats.InProcessServer(lossyNet{s, update}))), "a")
-		<-time.After(time.Second) // it has seen what there is
-		if l, err := next.Acquire(t.Context(), "run.node", "a"); err == nil {
-			t.Errorf("it holds the lease at revision %d, of which the server knows nothing", l.Revision())
-		} else if errors.Is(err, lease.ErrHeld) {
-			t.Errorf("nothing was refused: %v", err)
+		js := connect(t, natstest.Start(t))
+		slow := &faulty{JetStream: js, gate: make(chan struct{}, 1)}
+		slow.gate <- struct{}{}
+		a, _ := holder(t, slow, "a")
+		if _, err := a.Acquire(t.Context(), one, lease.Claimant{}); err == nil || errors.Is(err, lease.ErrHeld) {
+			t.Errorf("acquired without a session: %v", err)
+		}
+		<-slow.gate
+		<-time.After(a.TTL())
+		if _, err := a.Acquire(t.Context(), one, lease.Claimant{}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A rival whose watch is behind asks the leader before it takes anything.
+func TestLeaderIsAsked(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		js, n := connect(t, natstest.Start(t)), new(node)
+		a, _ := holder(t, js, "a")
+		b, _ := holder(t, js, "b")
+		n.mustTake(t, a)
+		settle(b)
+		b.Forget(n.last.Process)
+		if !b.Free(one, n.last) {
+			t.Fatal("not free")
+		}
+		n.mustNotTake(t, b, "its session is there")
+		if b.Holds(one) {
+			t.Error("what wasn't taken is held")
 		}
 	})
 }
@@ -170,18 +148,16 @@ func TestSameHomeUnanswered(t *testing.T) {
 // could create them. Those who hold them get them back.
 func TestOutageStealsNothing(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
-		s := natstest.New(t)
+		s, n := natstest.New(t), new(node)
 		a, _ := holder(t, connect(t, s.Conn(t, nats.ReconnectBufSize(-1))), "a")
 		b, _ := holder(t, connect(t, s.Conn(t, nats.ReconnectBufSize(-1))), "b")
-		l := acquire(t, a)
+		l := n.mustTake(t, a)
 		settle(b)
 		s.Stop()
 		<-time.After(5 * a.TTL())
 		s.Start(t)
 		for range 100 { // the rival is as fast as it can be
-			if _, err := b.Acquire(t.Context(), "run.node", "a"); err == nil {
-				t.Fatal("the rival took the lease of a holder that is alive")
-			}
+			n.mustNotTake(t, b, "the holder is alive")
 			<-time.After(a.TTL() / 50)
 		}
 		if !l.Valid() {
@@ -189,37 +165,6 @@ func TestOutageStealsNothing(t *testing.T) {
 		}
 		if !b.Present("a") {
 			t.Error("the holder isn't there")
-		}
-	})
-}
-
-// A process that stalls for longer than its leases live, and wakes up, is told
-// that they are lost.
-func TestStall(t *testing.T) {
-	natstest.Bubble(t, func(t *testing.T) {
-		js := connect(t, natstest.Start(t))
-		a, err := lease.NewHolder(t.Context(), js, subjects.Default.LeasesBucket(), lease.Identity{Runner: "a", Home: "a"}, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
-		stalled := acquire(t, a) // its Run doesn't run
-		b, _ := holder(t, js, "b")
-		settle(b)
-		_, l := until(t, b, "a")
-		if stalled.Valid() {
-			t.Error("the lease of a stalled process is valid")
-		}
-		defer start(t, a)()
-		if err := stalled.Await(t.Context()); !errors.Is(err, lease.ErrLost) {
-			t.Errorf("awaiting a lost lease: %v", err)
-		}
-		if !l.Valid() {
-			t.Error("waking up took the lease back")
-		}
-		select {
-		case <-stalled.Lost():
-		default:
-			t.Error("Lost is open")
 		}
 	})
 }
@@ -233,7 +178,7 @@ func TestNobodyHadBegun(t *testing.T) {
 		got := make(chan error, 10)
 		for range cap(got) {
 			go func() {
-				_, err := a.Acquire(t.Context(), "run.node", "")
+				_, err := a.Acquire(t.Context(), one, lease.Claimant{})
 				got <- err
 			}()
 		}
@@ -251,29 +196,31 @@ func TestNobodyHadBegun(t *testing.T) {
 	})
 }
 
-// faulty is a server on which the presence can't be written at times, with
-// whatever waits for it, whose first watch may go deaf, and which may not be
+// faulty is a server on which the session can't be written at times, with
+// whatever waits for it, or is answered for late, whose first watch may go deaf, and which may not be
 // watched at all.
 type faulty struct {
 	jetstream.JetStream
 	gate  chan struct{} // full: Put stalls
+	late  atomic.Int64  // by how much its answers come later, ns
 	deaf  bool
 	blind atomic.Bool
 }
 
 func (f *faulty) KeyValue(ctx context.Context, bucket string) (jetstream.KeyValue, error) {
 	kv, err := f.JetStream.KeyValue(ctx, bucket)
-	return stalling{kv, f.gate}, err
+	return stalling{kv, f}, err
 }
 
 type stalling struct {
 	jetstream.KeyValue
-	gate chan struct{}
+	f *faulty
 }
 
 func (s stalling) Put(ctx context.Context, key string, value []byte) (uint64, error) {
-	s.gate <- struct{}{}
-	defer func() { <-s.gate }()
+	s.f.gate <- struct{}{}
+	defer func() { <-s.f.gate }()
+	defer func() { <-time.After(time.Duration(s.f.late.Load())) }()
 	return s.KeyValue.Put(context.WithoutCancel(ctx), key, value)
 }
 
@@ -293,22 +240,22 @@ func (f *faulty) CreateConsumer(ctx context.Context, stream string, c jetstream.
 // such as where everything was stopped at once (RULES 6).
 func TestStalledRival(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
-		js := connect(t, natstest.Start(t))
+		js, n := connect(t, natstest.Start(t)), new(node)
 		a, stall := holder(t, js, "a")
 		slow := &faulty{JetStream: js, gate: make(chan struct{}, 1)}
 		b, _ := holder(t, slow, "b")
-		held := acquire(t, a)
+		held := n.mustTake(t, a)
 		settle(b)
 		stall()
 		slow.gate <- struct{}{}
-		<-time.After(5 * a.TTL()) // the lease has expired
-		if b.Free("run.node", "a") {
+		<-time.After(5 * a.TTL()) // the session has expired
+		if b.Free(one, n.last) {
 			t.Error("free for a process that hasn't heard of anything for long")
 		}
 		<-slow.gate
 		<-time.After(a.TTL() / 2)
-		if _, err := b.Acquire(t.Context(), "run.node", "a"); !errors.Is(err, lease.ErrHeld) {
-			t.Fatalf("the rival woke up first: %v", err)
+		if b.Free(one, n.last) {
+			t.Fatal("free for a rival that has just woken up")
 		}
 		defer start(t, a)()
 		if err := held.Await(t.Context()); err != nil {
@@ -320,24 +267,22 @@ func TestStalledRival(t *testing.T) {
 // Two runners with one name, such as from a copied command line, are two (RULES 6).
 func TestNamesakes(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
-		s := natstest.New(t)
-		one, _ := holderOf(t, connect(t, s.Conn(t, nats.ReconnectBufSize(-1))), lease.Identity{Runner: "a", Home: "here"})
-		<-time.After(one.TTL() / 6)
-		two, _ := holderOf(t, connect(t, s.Conn(t, nats.ReconnectBufSize(-1))), lease.Identity{Runner: "a", Home: "there"})
-		<-time.After(one.TTL() / 2)
-		if two.Free("run.other", "a") {
+		s, n := natstest.New(t), new(node)
+		here, _ := holderOf(t, connect(t, s.Conn(t, nats.ReconnectBufSize(-1))), identity("a", "here"))
+		<-time.After(here.TTL() / 6)
+		there, _ := holderOf(t, connect(t, s.Conn(t, nats.ReconnectBufSize(-1))), identity("a", "there"))
+		<-time.After(here.TTL() / 2)
+		if there.Free(one, lease.Claimant{Runner: "a", Process: "long gone"}) {
 			t.Error("what a runner of this name has begun is free while one is there")
 		}
-		l := acquire(t, one)
-		settle(two)
+		l := n.mustTake(t, here)
+		settle(there)
 		s.Stop()
-		<-time.After(5 * one.TTL())
+		<-time.After(5 * here.TTL())
 		s.Start(t)
 		for range 100 {
-			if _, err := two.Acquire(t.Context(), "run.node", "a"); err == nil {
-				t.Fatal("the namesake took a lease that is held")
-			}
-			<-time.After(one.TTL() / 50)
+			n.mustNotTake(t, there, "its namesake holds it")
+			<-time.After(here.TTL() / 50)
 		}
 		if !l.Valid() {
 			t.Error("the holder didn't get its lease back")
@@ -348,14 +293,12 @@ func TestNamesakes(t *testing.T) {
 // A watch that tells nothing is replaced.
 func TestDeaf(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
-		js := connect(t, natstest.Start(t))
+		js, n := connect(t, natstest.Start(t)), new(node)
 		a, _ := holder(t, js, "a")
-		acquire(t, a)
+		n.mustTake(t, a)
 		b, _ := holder(t, &faulty{JetStream: js, gate: make(chan struct{}, 1), deaf: true}, "b")
 		settle(b)
-		if info, held := b.Of("run.node"); !held || info.Runner != "a" {
-			t.Errorf("holder is %+v, %t", info, held)
-		}
+		n.mustNotTake(t, b, "its session is there")
 		if !b.Present("a") || b.Present("nobody") {
 			t.Error("who is there isn't known")
 		}
@@ -371,23 +314,22 @@ func TestBlind(t *testing.T) {
 		js.blind.Store(true)
 		b, _ := holder(t, js, "b")
 		settle(b)
-		if b.Free("run.node", "a") {
+		if b.Free(one, lease.Claimant{Runner: "a", Process: "gone"}) {
 			t.Error("free for a holder that sees nothing")
 		}
 		js.blind.Store(false)
 		<-time.After(b.TTL() / 2)
-		if b.Free("run.node", "a") {
+		if b.Free(one, lease.Claimant{Runner: "a", Process: "gone"}) {
 			t.Error("free for a holder that has just begun to see")
 		}
 		<-time.After(b.TTL())
-		if !b.Free("run.node", "a") {
+		if !b.Free(one, lease.Claimant{Runner: "a", Process: "gone"}) {
 			t.Error("not free after a whole time to live")
 		}
 	})
 }
 
-// The watch goes on after an outage: what is released is free at once, and what is
-// forgotten doesn't stay in memory (RULES 6).
+// The watch goes on after an outage, and what is gone doesn't stay in memory (RULES 6).
 func TestWatch(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		s := natstest.New(t)
@@ -398,27 +340,17 @@ func TestWatch(t *testing.T) {
 		<-time.After(a.TTL() / 2) // the connection is back before anything has expired
 		s.Start(t)
 		<-time.After(2 * a.TTL())
-		for i := range 50 {
-			key := fmt.Sprintf("run.node%d", i)
-			l, err := a.Acquire(t.Context(), key, "")
-			if err != nil {
-				t.Fatal(err)
-			}
+		if !b.Present("a") || !a.Present("b") {
+			t.Error("they don't see each other any more")
+		}
+		for range 50 {
+			_, leave := holder(t, connect(t, s.Conn(t)), "c")
 			synctest.Wait()
-			if info, held := b.Of(key); !held || info.Runner != "a" {
-				t.Errorf("holder is %+v, %t", info, held)
-			}
-			if err := l.Release(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			synctest.Wait()
-			if !b.Free(key, "a") {
-				t.Error("a lease that was released isn't free")
-			}
+			leave()
 		}
 		<-time.After(6 * a.TTL())
 		if n := b.Sightings(); n > 2 { // the two runners are there
-			t.Errorf("%d keys remembered", n)
+			t.Errorf("%d sessions remembered", n)
 		}
 	})
 }

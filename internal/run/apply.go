@@ -76,7 +76,7 @@ func (f *fold) checkOrder(n wire.NodeState) error {
 	if e.Seq <= n.Seq {
 		return f.illegalEvent("seq %d is stored already", n.Seq)
 	}
-	runner, isClaim := claimRunner(e.Payload)
+	runner, _, isClaim := claimant(e.Payload)
 	switch {
 	case isClaim && e.Epoch == n.Epoch && runner != n.Runner:
 		return f.illegalEvent("epoch %d was claimed by %q", n.Epoch, n.Runner)
@@ -88,22 +88,34 @@ func (f *fold) checkOrder(n wire.NodeState) error {
 	return nil
 }
 
-func claimRunner(p wire.Payload) (runner string, ok bool) {
+// claimant returns whom a claim names.
+func claimant(p wire.Payload) (runner, process string, ok bool) {
 	switch p := p.(type) {
 	case *wire.RunClaimed:
-		return p.Runner, true
+		return p.Runner, p.Process, true
 	case *wire.NodeClaimed:
-		return p.Runner, true
+		return p.Runner, p.Process, true
 	}
-	return "", false
+	return "", "", false
+}
+
+// isOutcome reports whether an event ends an execution.
+func isOutcome(p wire.Payload) bool {
+	switch p.(type) {
+	case *wire.NodeComplete, *wire.NodeError:
+		return true
+	}
+	return false
 }
 
 // stampEvent records that the event has been folded.
 func (f *fold) stampEvent() {
 	n := f.s.Nodes[f.e.NodeID]
 	n.Seq = f.e.Seq
-	if runner, ok := claimRunner(f.e.Payload); ok {
-		n.Epoch, n.Runner = f.e.Epoch, runner
+	if runner, process, ok := claimant(f.e.Payload); ok {
+		n.Epoch, n.Runner, n.Holder = f.e.Epoch, runner, process
+	} else if f.e.NodeID != wire.RunNode && isOutcome(f.e.Payload) {
+		n.Holder = "" // the last that a worker does
 	}
 	f.s.Nodes[f.e.NodeID] = n
 	f.s.Position = f.pos

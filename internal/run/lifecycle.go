@@ -259,7 +259,7 @@ func (f *fold) foldFork(p *wire.RunForked) error {
 	}
 	self := f.s.Nodes[wire.RunNode]
 	for id, n := range parent.Nodes {
-		n.Epoch, n.Seq, n.Runner, n.CostUsd, n.ExecCost = 0, 0, "", 0, 0
+		n.Epoch, n.Seq, n.Runner, n.Holder, n.CostUsd, n.ExecCost = 0, 0, "", "", 0, 0
 		n.Process, n.Trials = "", 0
 		n.ComputedUsd, n.Unpriced, n.Unsettled, n.Settled = 0, 0, nil, false
 		// An execution that hasn't begun has the session of the one before.

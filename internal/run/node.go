@@ -42,7 +42,7 @@ func (f *fold) nodeScheduled(p *wire.NodeScheduled) error {
 		return f.illegalEvent("the next execution is %s, not %q", want, f.e.ExecID)
 	}
 	n := wire.NodeState{
-		Epoch: old.Epoch, Seq: old.Seq, Runner: old.Runner,
+		Epoch: old.Epoch, Seq: old.Seq, Runner: old.Runner, Holder: old.Holder,
 		Session: old.Session, CostUsd: old.CostUsd, ComputedUsd: old.ComputedUsd, Unpriced: old.Unpriced, Type: old.Type,
 		Exec: f.e.ExecID, Execs: old.Execs + 1, Scheduled: f.pos.Seq,
 		Attempt: p.Attempt, Iteration: p.Iteration, Pool: p.Pool,
@@ -240,7 +240,7 @@ func (f *fold) checkLate(n wire.NodeState, current bool) error {
 // adoptExecution opens an execution that no owner scheduled, for a run that was imported.
 func (f *fold) adoptExecution(id string, old wire.NodeState) wire.NodeState {
 	n := wire.NodeState{
-		Epoch: old.Epoch, Seq: old.Seq, Runner: old.Runner,
+		Epoch: old.Epoch, Seq: old.Seq, Runner: old.Runner, Holder: old.Holder,
 		CostUsd: old.CostUsd, ComputedUsd: old.ComputedUsd, Unpriced: old.Unpriced,
 		Exec: f.e.ExecID, Execs: old.Execs + 1, Scheduled: f.pos.Seq,
 	}

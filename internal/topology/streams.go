@@ -174,10 +174,10 @@ func bucketConfig(name, description string) jetstream.StreamConfig {
 	return c
 }
 
-// leasesConfig is a bucket in which a runner renews all it holds in few writes.
+// leasesConfig is a bucket that is read from its leader: a replica that is behind would say that a session is gone.
 func leasesConfig(n subjects.Names) jetstream.StreamConfig {
-	c := bucketConfig(n.LeasesBucket(), "who may act for a run or a node")
-	c.AllowAtomicPublish = true
+	c := bucketConfig(n.LeasesBucket(), "sessions of runners")
+	c.AllowDirect = false
 	return c
 }
 
@@ -195,15 +195,12 @@ func tuneLeases(c Config, want, cur *jetstream.StreamConfig) {
 
 // tunePersistence has a bucket, if its loss costs time and nothing else, written later than it is
 // acknowledged, where it is created on one server alone: the server can't change that, nor
-// replicate such a bucket, nor take an atomic batch in it. docs/durability.md says what may be lost.
+// replicate such a bucket. docs/durability.md says what may be lost.
 func tunePersistence(c Config, want, cur *jetstream.StreamConfig) {
 	if cur != nil {
 		want.PersistMode = cur.PersistMode
 	} else if c.alone && want.Replicas == 1 {
 		want.PersistMode = jetstream.AsyncPersistMode
-	}
-	if want.PersistMode == jetstream.AsyncPersistMode {
-		want.AllowAtomicPublish = false
 	}
 }
 

@@ -382,7 +382,7 @@ func TestInitOnACluster(t *testing.T) {
 	c := natstest.NewCluster(t, 3)
 	js := c.JetStream(t)
 	first := mustInit(t, js, topology.Config{Replicas: 1})
-	if l := config(t, js, "KV_WAKE_LEASES"); l.PersistMode != jetstream.DefaultPersistMode || !l.AllowAtomicPublish {
+	if l := config(t, js, "KV_WAKE_LEASES"); l.PersistMode != jetstream.DefaultPersistMode || l.AllowDirect {
 		t.Errorf("leases of a cluster: %+v", l)
 	}
 	r := mustInit(t, js, topology.Config{Replicas: 3})

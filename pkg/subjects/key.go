@@ -16,21 +16,8 @@ func (Names) ParseBookmarkKey(key string) (run, label string, err error) {
 	return pairOfIDs(parseTokens(key, 2))
 }
 
-// LeaseKey returns the key of a node's lease, <run>.<node>; that of the run
-// itself has node [RunNode].
-func (Names) LeaseKey(run, node string) string { return Escape(run) + "." + Escape(node) }
-
-// PresenceKey returns the key of WAKE_LEASES under which a runner says that it is
-// there, _.runner-<id>.
-func (n Names) PresenceKey(runner string) string { return n.LeaseKey(NoRun, "runner-"+runner) }
-
-// RunLeases returns the filter of the leases of a run and its nodes.
-func (Names) RunLeases(run string) string { return Escape(run) + ".*" }
-
-// ParseLeaseKey is the reverse of [Names.LeaseKey]; see [Names.ParseEvent].
-func (Names) ParseLeaseKey(key string) (run, node string, err error) {
-	return pairOfIDs(parseTokens(key, 2))
-}
+// SessionKey returns the key of WAKE_LEASES of the session of a runner's process, <runner>.<process>.
+func (Names) SessionKey(runner, process string) string { return Escape(runner) + "." + Escape(process) }
 
 // StateKey returns the key of a service's state for a run, <service>.<run>;
 // what it keeps for no run in particular has run [NoRun].

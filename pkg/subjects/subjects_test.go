@@ -186,9 +186,7 @@ func TestSubjects(t *testing.T) {
 		{n.API("status"), "wake.api.status"},
 		{n.SnapshotKey("r.1"), "r=2E1"},
 		{n.BookmarkKey("r1", "sfp-3"), "r1.sfp-3"},
-		{n.LeaseKey("r1", subjects.RunNode), "r1._run"},
-		{n.RunLeases("r1"), "r1.*"},
-		{n.PresenceKey("pod-1"), "_.runner-pod-1"},
+		{n.SessionKey("pod.1", "p1"), "pod=2E1.p1"},
 		{n.StateKey("snapshotter", subjects.NoRun), "snapshotter._"},
 		{n.ServiceStates("alerter"), "alerter.*"},
 		{n.EventsStream(), "WAKE_EVENTS"},
@@ -235,8 +233,6 @@ func TestRoundTrip(t *testing.T) {
 		check("snapshot", []string{a}, []string{r1}, err)
 		r1, r2, err = n.ParseBookmarkKey(n.BookmarkKey(a, b))
 		check("bookmark", []string{a, b}, []string{r1, r2}, err)
-		r1, r2, err = n.ParseLeaseKey(n.LeaseKey(a, b))
-		check("lease", []string{a, b}, []string{r1, r2}, err)
 		r1, r2, err = n.ParseStateKey(n.StateKey(a, b))
 		check("state", []string{a, b}, []string{r1, r2}, err)
 	})

@@ -6,6 +6,8 @@ type RunClaimed struct {
 	Runner string `wire:"runner,nonempty"` // id of the runner process
 	Nonce  string `wire:"nonce,nonempty"`  // makes two claims of equal epoch distinguishable by their bytes
 	AtSeq  uint64 `wire:"atSeq"`           // last seq of the node before the claim; set when older events have aged out
+	// Process is that of the owner, whose session says for how long it may act; "": none acts under the claim.
+	Process string `wire:"process"`
 }
 
 // RunForked is the first event of a forked run.
@@ -203,7 +205,8 @@ type NodeClaimed struct {
 	Nonce  string `wire:"nonce,nonempty"`
 	AtSeq  uint64 `wire:"atSeq"` // see [RunClaimed]
 	Fence  string `wire:"fence"` // how the node's processes end with their keeper: namespace, user-namespace or watchdogs; +cgroup if they are frozen and ended by one, +memory if it can be bounded; "": they needn't
-	// Process is that of the worker, by a name that no other process has; "": the claim begins no work.
+	// Process is that of the worker, whose session says for how long it may act; "": the claim begins no work, or gives the
+	// node back.
 	Process string `wire:"process"`
 }
 

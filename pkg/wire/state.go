@@ -113,6 +113,9 @@ type NodeState struct {
 	Epoch  uint64 `json:"epoch,omitempty"`  // of its last claim
 	Seq    uint64 `json:"seq,omitempty"`    // last folded seq
 	Runner string `json:"runner,omitempty"` // that has claimed it
+	// Holder is the process of the last claim, as long as it may act for the node: it has neither told the end of the execution
+	// nor given the node back.
+	Holder string `json:"holder,omitempty"`
 	// Process is that of the worker that has claimed the open execution last. Trials is how many such processes in a
 	// row have claimed it since it last got on; see [PauseEndedItsRunner].
 	Process   string `json:"process,omitempty"`

@@ -421,23 +421,14 @@ func TestCommandIsObeyedWhole(t *testing.T) {
 func TestStrayWaits(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
-		leases := b.leases(t.Context(), "other")
-		stop := b.background(leases.Run)
-		l, err := leases.Acquire(t.Context(), subjects.Default.LeaseKey(subjects.NoRun, wire.RunNode), "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		b.process("r1", &scripted{say: echo})
+		r1 := b.process("r1", &scripted{say: echo})
+		r1.gate.delay("run:claimed", 90*time.Second)
 		b.command("nobody", wire.Command{Type: "pause"})
 		<-time.After(time.Minute)
 		if got := records(b.read("_")); len(got) != 0 {
 			t.Errorf("on record: %+v", got)
 		}
-		if err := l.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
 		b.awaits("a record", func() bool { return len(records(b.read("_"))) == 1 })
-		stop()
 	})
 }
 

@@ -19,7 +19,6 @@ import (
 	"code.wake.dev/wake/internal/agent/native/apitest"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/health"
-	"code.wake.dev/wake/internal/lease"
 	"code.wake.dev/wake/internal/natstest"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
@@ -215,19 +214,7 @@ nodes:
 func TestCrashBeforeStart(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
-		ctx, die := context.WithCancel(t.Context())
-		leases, err := lease.NewHolder(ctx, b.log.JetStream(), subjects.Default.LeasesBucket(), lease.Identity{Runner: "dead"}, b.logger())
-		if err != nil {
-			t.Fatal(err)
-		}
-		l, err := leases.Acquire(ctx, subjects.Default.LeaseKey("run1", wire.RunNode), "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := b.log.Claim(ctx, "run1", wire.RunNode, eventlog.Claim{Runner: "dead", MinEpoch: l.Revision()}); err != nil {
-			t.Fatal(err)
-		}
-		die() // its lease runs out
+		b.claim("run1", wire.RunNode, "dead")
 		p := &scripted{say: echo}
 		b.runner("r1", p)
 		b.submit("run1", chain)
@@ -299,33 +286,25 @@ func TestNotWanted(t *testing.T) {
 	}
 }
 
-// A scheduled execution whose node somebody has the lease of isn't offered, and
-// is once nobody has (RULES 7).
+// A scheduled execution whose node another process acts for isn't offered, and
+// is once none does (RULES 7).
 func TestNotOfferedWhileHeld(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
 		b.runner("r1", &scripted{say: echo}, func(c *runner.Config) { c.Pools = []string{"none"} })
-		leases := b.leases(t.Context(), "other")
-		stop := b.background(leases.Run)
-		l, err := leases.Acquire(t.Context(), subjects.Default.LeaseKey("run1", "a"), "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		<-time.After(time.Second) // until r1 has seen that
+		b.session("other")
+		other := b.claim("run1", "a", "other")
 		b.submit("run1", shared(one))
 		b.until("run1", wire.TypeNodeScheduled)
 		<-time.After(10 * time.Minute)
 		if n := b.waiting(); n != 0 {
 			t.Errorf("%d offers of a node that is held", n)
 		}
-		if err := l.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		b.giveBack(other, "other")
 		<-time.After(time.Minute)
 		if b.waiting() == 0 {
 			t.Error("no offer of a node that is free")
 		}
-		stop()
 	})
 }
 
@@ -357,12 +336,8 @@ func TestNeedless(t *testing.T) {
 func TestHeldRequest(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
-		leases := b.leases(t.Context(), "other")
-		stop := b.background(leases.Run)
-		l, err := leases.Acquire(t.Context(), subjects.Default.LeaseKey("run1", wire.RunNode), "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		b.session("other")
+		other := b.schedule("run1", shared(one), "other")
 		b.runner("r1", &scripted{say: echo})
 		b.submit("run1", one)
 		<-time.After(time.Second)
@@ -372,11 +347,8 @@ func TestHeldRequest(t *testing.T) {
 		if took := time.Since(start); took > time.Second {
 			t.Errorf("another run took %s", took)
 		}
-		if err := l.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		b.giveBack(other.owner, "other")
 		b.ended("run1")
-		stop()
 	})
 }
 

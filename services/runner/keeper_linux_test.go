@@ -15,8 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/internal/ask"
 	"code.wake.dev/wake/internal/eventlog"
@@ -25,7 +23,6 @@ import (
 	programs "code.wake.dev/wake/internal/process"
 	"code.wake.dev/wake/internal/redact"
 	"code.wake.dev/wake/internal/topology"
-	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner"
 )
@@ -345,8 +342,8 @@ func TestLeftIsFenced(t *testing.T) {
 	b.submit("run1", c.flow())
 	c.awaitProcesses(1)
 	first.stop()
-	if b.isGivenBack("run1", "a") { // the keeper has until the lease expires to freeze the command
-		t.Error("the lease of what was left is given back")
+	if b.holderOf("run1", "a") == "" { // the keeper has until the lease expires to freeze the command
+		t.Error("what was left is given back")
 	}
 	b.process("r2", &scripted{say: echo}, b.home("h2").edit)
 	c.awaitProcesses(2)
@@ -371,22 +368,26 @@ func TestLeftIsFenced(t *testing.T) {
 	}
 }
 
-// isGivenBack reports whether somebody has deleted the lease of a node: one that has expired leaves nothing.
-func (b *bench) isGivenBack(run, node string) bool {
-	b.t.Helper()
-	n := subjects.Default
-	stream, err := b.log.JetStream().Stream(b.t.Context(), "KV_"+n.LeasesBucket())
-	if err != nil {
-		b.t.Fatal(err)
+// Once the log says how an execution ended, another worker may begin at its node: nothing of it is at work then.
+func TestEndsBehindItsProcesses(t *testing.T) {
+	b := newBench(t)
+	r1 := b.process("r1", &scripted{say: echo}, b.home("h1").edit)
+	dir := t.TempDir()
+	var alive []string
+	r1.gate.before(string(wire.TypeNodeComplete), func() {
+		pid, err := os.ReadFile(filepath.Join(dir, "pid"))
+		if err != nil {
+			t.Error(err)
+		}
+		if state, err := os.ReadFile(fmt.Sprintf("/proc/%s/stat", strings.TrimSpace(string(pid)))); err == nil {
+			alive = append(alive, string(state))
+		}
+	})
+	b.submit("run1", "name: x\nworkspace: shared\nnodes:\n"+
+		fmt.Sprintf("  - {id: a, type: exec, input: {cwd: %q, command: [sh, -c, %q]}}\n", dir, "sleep 60 >/dev/null 2>&1 & echo $! > pid"))
+	if state, entries := b.ended("run1"); state.Result != wire.FlowStatusComplete || len(alive) > 0 {
+		t.Errorf("run ended as %s, with %q at work:\n%s", state.Result, alive, story(entries))
 	}
-	m, err := stream.GetLastMsgForSubject(b.t.Context(), "$KV."+n.LeasesBucket()+"."+n.LeaseKey(run, node))
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return false
-	}
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	return m.Header.Get("KV-Operation") != ""
 }
 
 // A keeper that is nobody's any more, which the runner learns after its start, is ended within a lease's time:
@@ -475,12 +476,8 @@ func TestEndsBeforeItAttaches(t *testing.T) {
 			if !home.isLeft(t) {
 				t.Error("the keeper is gone")
 			}
-			leases, err := b.log.JetStream().KeyValue(t.Context(), subjects.Default.LeasesBucket())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := leases.Get(t.Context(), subjects.Default.LeaseKey("run1", "a")); err != nil {
-				t.Errorf("its lease: %v", err)
+			if b.holderOf("run1", "a") == "" {
+				t.Error("it is given back")
 			}
 			b.process("r1", kept{}, home.edit)
 			b.claimed(3)

@@ -163,7 +163,7 @@ func (b *bench) schedule(id, source, dead string) *left {
 
 func (b *bench) claim(id, node, by string) *eventlog.Writer {
 	b.t.Helper()
-	w, err := b.log.Claim(b.t.Context(), id, node, eventlog.Claim{Runner: by})
+	w, err := b.log.Claim(b.t.Context(), id, node, eventlog.Claim{Runner: by, Process: by})
 	if err != nil {
 		b.t.Fatal(err)
 	}

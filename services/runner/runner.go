@@ -342,10 +342,10 @@ func isLasting(err error) bool {
 
 // makeParts makes the owners, the workers, and the intake that hands them their work.
 func (r *Runner) makeParts(f footing) (*work.Workers, *intake.Intake) {
-	cfg, m, anchorEvery, self := r.cfg, r.metrics, f.maxAge/anchorParts, uuid.NewString()
+	cfg, m, anchorEvery := r.cfg, r.metrics, f.maxAge/anchorParts
 	owners := owner.New(owner.Config{
 		ID: cfg.ID, Workspaces: cfg.Workspaces, User: cfg.User, OfferAgain: cfg.OfferAgain, WorkspaceGrace: cfg.WorkspaceGrace,
-		Process: self, MaxTrials: cfg.MaxTrials, NodeTrials: cfg.NodeTrials,
+		Process: f.process, MaxTrials: cfg.MaxTrials, NodeTrials: cfg.NodeTrials,
 		AnchorEvery: anchorEvery, ParkAfter: cfg.ParkAfter, Draining: r.draining,
 		Log: r.log, Logger: r.logger, Leases: f.leases, Runs: r.runs, Commands: r.commands, Queue: r.queue,
 		Registry: f.active, Capacity: r.capacity, Purse: r.purse, Owned: r.owned, Kept: f.folders,
@@ -354,7 +354,7 @@ func (r *Runner) makeParts(f footing) (*work.Workers, *intake.Intake) {
 	workers := work.New(work.Config{
 		ID: cfg.ID, Home: cfg.Home, Workspaces: cfg.Workspaces, User: cfg.User, Providers: cfg.Providers, Fixtures: cfg.Fixtures, Ask: cfg.Ask, Secrets: cfg.Secrets,
 		PersistTimeout: cfg.PersistTimeout, DrainTimeout: cfg.DrainTimeout, AnchorEvery: anchorEvery, Draining: r.draining,
-		Process: self, NodeTrials: cfg.NodeTrials,
+		Process: f.process, NodeTrials: cfg.NodeTrials,
 		Log: r.log, Logger: r.logger, Leases: f.leases, Runs: r.runs, Queue: r.queue, Sessions: f.sessions, Kept: f.folders, Private: append(slices.Clone(cfg.Private), cfg.Workspaces), Working: r.working,
 		Prices: cfg.Prices, Shelf: cfg.Shelf, LeaveAgents: cfg.LeaveAgents, Health: cfg.Health,
 		TakenOver: m.takenOver.WithLabelValues(ofNodes), Lost: m.lost.WithLabelValues(ofNodes),
@@ -374,6 +374,7 @@ const anchorParts = 3
 
 // footing is what a runner finds on the server when it begins.
 type footing struct {
+	process  string // names this process, and no other one
 	leases   *lease.Holder
 	sessions *transcript.Store
 	folders  *workspace.Store // nil: folders aren't kept
@@ -388,7 +389,8 @@ type footing struct {
 // event lies between what they read and what they are fed.
 func (r *Runner) openFooting(ctx context.Context) (f footing, err error) {
 	js, names := r.log.JetStream(), r.log.Names()
-	if f.leases, err = lease.NewHolder(ctx, js, names.LeasesBucket(), lease.Identity{Runner: r.cfg.ID, Home: r.cfg.Home}, r.logger); err != nil {
+	f.process = uuid.NewString()
+	if f.leases, err = lease.NewHolder(ctx, js, names.LeasesBucket(), lease.Identity{Runner: r.cfg.ID, Home: r.cfg.Home, Process: f.process}, r.logger); err != nil {
 		return f, err
 	}
 	if f.sessions, err = transcript.Open(ctx, js, names, r.log.Keys()); err != nil {

@@ -21,6 +21,7 @@ import (
 	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/lease"
 	"code.wake.dev/wake/internal/natstest"
 	"code.wake.dev/wake/internal/redact"
 	"code.wake.dev/wake/internal/run"
@@ -722,8 +723,19 @@ func TestStopGivesBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if keys, err := kv.Keys(t.Context()); !errors.Is(err, jetstream.ErrNoKeysFound) {
-			t.Errorf("leases are left: %v, %v", keys, err)
+		keys, err := kv.Keys(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range keys {
+			e, err := kv.Get(t.Context(), key)
+			var s lease.Session
+			if err == nil {
+				err = wire.Unmarshal(e.Value(), &s)
+			}
+			if err != nil || !s.Over {
+				t.Errorf("a session isn't over: %+v, %v", s, err)
+			}
 		}
 		var entries []eventlog.Entry
 		for e, err := range b.log.Read(t.Context(), eventlog.Query{Run: "run1"}) {

@@ -27,7 +27,7 @@ func TestTakeoverCost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	held, err := wire.Marshal(map[string]any{"runner": "dead", "home": "dead", "since": 1})
+	session, err := wire.Marshal(map[string]any{"runner": "dead", "home": "dead", "process": "dead", "at": 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,10 +60,9 @@ func TestTakeoverCost(t *testing.T) {
 	for _, id := range []string{"r1", "r2"} {
 		defer b.runner(id, &scripted{say: echo})()
 	}
-	all(func(id string) error {
-		_, err := kv.Put(t.Context(), subjects.Default.LeaseKey(id, wire.RunNode), held)
-		return err
-	})
+	if _, err := kv.Put(t.Context(), subjects.Default.SessionKey("dead", "dead"), session); err != nil {
+		t.Fatal(err)
+	}
 	c0, t0 := cpu(t), time.Now() // the last renewal
 	by, peak, more := map[string]int{}, 0, 0
 	for seen := map[string]bool{}; len(seen) < n; {

@@ -376,13 +376,8 @@ func TestDiesAfterClaim(t *testing.T) {
 		b.process("r1", &scripted{say: echo}, func(c *runner.Config) { c.Pools = []string{"none"} })
 		b.submit("run1", shared(one))
 		b.until("run1", wire.TypeNodeScheduled)
-		ctx, die := context.WithCancel(t.Context())
-		leases := b.leases(ctx, "dead")
-		l, err := leases.Acquire(ctx, subjects.Default.LeaseKey("run1", "a"), "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := b.log.Claim(ctx, "run1", "a", eventlog.Claim{Runner: "dead", MinEpoch: l.Revision(), ExecID: "a#1"}); err != nil {
+		die := b.session("dead")
+		if _, err := b.log.Claim(t.Context(), "run1", "a", eventlog.Claim{Runner: "dead", Process: "dead", ExecID: "a#1"}); err != nil {
 			t.Fatal(err)
 		}
 		die()
@@ -395,13 +390,60 @@ func TestDiesAfterClaim(t *testing.T) {
 	})
 }
 
-func (b *bench) leases(ctx context.Context, id string) *lease.Holder {
+// A process that comes too late to claim a run leaves the registration of the run as it is: by that the run is found if its
+// owner dies.
+func TestLosersLeaveTheRegistration(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.park("run1", "dead", time.Now().Add(time.Hour), func(reg map[string]any) {
+			delete(reg, "parked")
+			delete(reg, "released")
+		})
+		before, _ := b.registered("run1")
+		b.session("winner")
+		r2 := b.process("r2", &scripted{say: echo})
+		late := make(chan struct{})
+		r2.gate.before("run:claimed", func() {
+			b.claim("run1", wire.RunNode, "winner")
+			close(late)
+		})
+		<-late
+		<-time.After(time.Minute)
+		if after, _ := b.registered("run1"); string(after) != string(before) {
+			t.Errorf("the registration was\n%s, and is\n%s", before, after)
+		}
+		if s := b.fold("run1", b.read("run1")); s.Nodes[wire.RunNode].Holder != "winner" {
+			t.Errorf("it is %q's", s.Nodes[wire.RunNode].Holder)
+		}
+	})
+}
+
+// session begins the session of a process of that name, which never says that it is over.
+func (b *bench) session(id string) (die func()) {
 	b.t.Helper()
-	k, err := lease.NewHolder(ctx, b.log.JetStream(), subjects.Default.LeasesBucket(), lease.Identity{Runner: id, Home: id}, b.logger())
+	k, err := lease.NewHolder(b.t.Context(), b.log.JetStream(), subjects.Default.LeasesBucket(), lease.Identity{Runner: id, Home: id, Process: id}, b.logger())
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	return k
+	die = b.background(k.Run)
+	if _, err := k.Acquire(b.t.Context(), lease.Key{Run: "held", Node: id}, lease.Claimant{}); err != nil {
+		b.t.Fatal(err)
+	}
+	return die
+}
+
+// giveBack says for a process that it doesn't act for a node any more.
+func (b *bench) giveBack(w *eventlog.Writer, id string) {
+	b.t.Helper()
+	if _, err := w.Anchor(b.t.Context(), id, ""); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// holderOf returns the process that acts for a node, by the log; "": none.
+func (b *bench) holderOf(run, node string) string {
+	b.t.Helper()
+	return b.fold(run, b.read(run)).Nodes[node].Holder
 }
 
 // What is cancelled just before a worker's claim is stored isn't begun: what
@@ -462,7 +504,7 @@ func TestOutageMovesNothing(t *testing.T) {
 		b.process("r2", second)
 		<-time.After(time.Minute)
 		before := len(b.read("run1"))
-		b.server.Stop()
+		b.server.Stop() // each claims again what it has, once the server is back
 		<-time.After(time.Minute)
 		r1.gate.close()
 		b.server.Start(t)
@@ -474,7 +516,13 @@ func TestOutageMovesNothing(t *testing.T) {
 		<-time.After(lease10s / 2)
 		r1.gate.open()
 		<-time.After(time.Minute)
-		if entries := b.read("run1"); len(entries) != before || len(second.started()) > 0 {
+		entries := b.read("run1")
+		for _, e := range entries[before:] {
+			if e.Event.Epoch != 1 || e.Event.Type() != wire.TypeRunClaimed && e.Event.Type() != wire.TypeNodeClaimed {
+				t.Errorf("%s of epoch %d", e.Event.Type(), e.Event.Epoch)
+			}
+		}
+		if len(second.started()) > 0 {
 			t.Errorf("r2 started %v:\n%s", second.started(), story(entries))
 		}
 		close(release)
@@ -515,7 +563,7 @@ func TestNoDecisionWithoutLease(t *testing.T) {
 			t.Errorf("decided:\n%s", story(now[len(entries):]))
 		}
 		limit(size)
-		if state, entries := b.ended("run1"); state.Result != wire.FlowStatusComplete || count(entries, wire.TypeRunClaimed) != 1 {
+		if state, entries := b.ended("run1"); state.Result != wire.FlowStatusComplete || state.Nodes[wire.RunNode].Epoch != 1 {
 			t.Errorf("run ended as %s:\n%s", state.Result, story(entries))
 		}
 	})
@@ -677,8 +725,7 @@ func TestTwentyNodesOverThreeRunners(t *testing.T) {
 	})
 }
 
-// An owner that had lost its lease, and that nobody took over from, goes on without a
-// word: nothing was interrupted.
+// An owner that has lost its run, and that nobody acts for any more, is its next one.
 func TestOwnerReturns(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
@@ -693,18 +740,11 @@ func TestOwnerReturns(t *testing.T) {
 		b.background(r.Run)
 		b.submit("run1", shared(chain))
 		b.until("run1", wire.TypeAgentStart)
-		b.steal("run1", wire.RunNode, false)
+		b.giveBack(b.claim("run1", wire.RunNode, "thief"), "thief")
 		b.awaits("the loss", func() bool { return said.count("run has lost its owner") == 1 })
-		kv, err := b.log.JetStream().KeyValue(t.Context(), subjects.Default.LeasesBucket())
-		if err == nil {
-			err = kv.Delete(t.Context(), subjects.Default.LeaseKey("run1", wire.RunNode))
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		b.awaits("the owner's second claim", func() bool { return count(b.read("run1"), wire.TypeRunClaimed) == 2 })
+		b.awaits("the owner's second claim", func() bool { return count(b.read("run1"), wire.TypeRunClaimed) == 4 })
 		close(release)
-		if state, entries := b.ended("run1"); state.Result != wire.FlowStatusComplete || count(entries, wire.TypeFlowResumed) != 0 {
+		if state, entries := b.ended("run1"); state.Result != wire.FlowStatusComplete || count(entries, wire.TypeFlowResumed) != 1 {
 			t.Errorf("run ended as %s:\n%s", state.Result, story(entries))
 		}
 	})

@@ -155,16 +155,12 @@ func TestStrayBesideLaterRequests(t *testing.T) {
 }
 
 // Nor does it wait for ever for a request that was there before: that of a run
-// whose lease somebody else has.
+// that another runner acts for.
 func TestStrayBesideRequestThatStays(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
-		leases := b.leases(t.Context(), "other")
-		stop := b.background(leases.Run)
-		l, err := leases.Acquire(t.Context(), subjects.Default.LeaseKey("run1", wire.RunNode), "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		b.session("other")
+		other := b.schedule("run1", shared(one), "other")
 		b.runner("r1", &scripted{say: echo})
 		b.submit("run1", one)
 		<-time.After(time.Second)
@@ -178,11 +174,8 @@ func TestStrayBesideRequestThatStays(t *testing.T) {
 		if took := time.Since(start); took > 2*time.Minute {
 			t.Errorf("it took %s", took)
 		}
-		if err := l.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		b.giveBack(other.owner, "other")
 		b.ended("run1")
-		stop()
 	})
 }
 

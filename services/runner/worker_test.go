@@ -14,7 +14,6 @@ import (
 
 	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/internal/eventlog"
-	"code.wake.dev/wake/internal/lease"
 	"code.wake.dev/wake/internal/natstest"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
@@ -331,25 +330,6 @@ nodes:
 	})
 }
 
-// steal takes the lease of a node away from its holder, and the node with it.
-func (b *bench) steal(id, node string, claim bool) {
-	b.t.Helper()
-	kv, err := b.log.JetStream().KeyValue(b.t.Context(), subjects.Default.LeasesBucket())
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	value, err := wire.Marshal(lease.Info{Runner: "thief", Home: "thief"})
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	if _, err := kv.Put(b.t.Context(), subjects.Default.LeaseKey(id, node), value); err != nil {
-		b.t.Fatal(err)
-	}
-	if claim {
-		b.claim(id, node, "thief")
-	}
-}
-
 // journal collects what is logged.
 type journal struct {
 	mu  sync.Mutex
@@ -371,41 +351,37 @@ func (j *journal) count(text string) int {
 // A worker that has lost its lease, or its node, adds nothing and says once that
 // it has given up (RULES 5, 6).
 func TestLostLeaseAddsNothing(t *testing.T) {
-	for name, claims := range map[string]bool{"lease": false, "node": true} {
-		t.Run(name, func(t *testing.T) {
-			natstest.Bubble(t, func(t *testing.T) {
-				b := newBench(t)
-				l := b.leave("run1", single, "r1")
-				said := make(chan struct{})
-				p := &puppet{play: func(a *act) {
-					a.turn()
-					<-said
-					a.intend("late")
-					a.say(&wire.AgentComplete{Result: "late"}, "")
-				}}
-				var j journal
-				r, err := runner.New(runner.Config{
-					ID: "r1", Workspaces: t.TempDir(), Providers: map[string]agent.Provider{"claude": p},
-				}, b.log, slog.New(slog.NewTextHandler(&j, nil)))
-				if err != nil {
-					t.Fatal(err)
-				}
-				b.background(r.Run)
-				l.offer(wire.TypeTurnStart)
-				b.steal("run1", "a", claims)
-				before := b.read("run1")
-				<-time.After(30 * time.Second)
-				close(said)
-				<-time.After(30 * time.Second)
-				if after := b.read("run1"); len(after) != len(before) {
-					t.Errorf("it added:\n%s", story(after[len(before):]))
-				}
-				if n := j.count("gave up: another runner has taken over"); n != 1 {
-					t.Errorf("it said %d times that it gave up:\n%s", n, j.buf.String())
-				}
-			})
-		})
-	}
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		l := b.leave("run1", single, "r1")
+		said := make(chan struct{})
+		p := &puppet{play: func(a *act) {
+			a.turn()
+			<-said
+			a.intend("late")
+			a.say(&wire.AgentComplete{Result: "late"}, "")
+		}}
+		var j journal
+		r, err := runner.New(runner.Config{
+			ID: "r1", Workspaces: t.TempDir(), Providers: map[string]agent.Provider{"claude": p},
+		}, b.log, slog.New(slog.NewTextHandler(&j, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.background(r.Run)
+		l.offer(wire.TypeTurnStart)
+		b.claim("run1", "a", "thief")
+		before := b.read("run1")
+		<-time.After(30 * time.Second)
+		close(said)
+		<-time.After(30 * time.Second)
+		if after := b.read("run1"); len(after) != len(before) {
+			t.Errorf("it added:\n%s", story(after[len(before):]))
+		}
+		if n := j.count("gave up: another runner has taken over"); n != 1 {
+			t.Errorf("it said %d times that it gave up:\n%s", n, j.buf.String())
+		}
+	})
 }
 
 // An agent begins no tool while somebody else might hold its node's lease.

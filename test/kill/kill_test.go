@@ -153,7 +153,7 @@ func (s *storm) strike() {
 		return
 	}
 	var held []string
-	for node, who := range s.Leases(s.run) {
+	for node, who := range s.Holders(s.run) {
 		if who == victim.ID {
 			held = append(held, node)
 		}
@@ -199,7 +199,7 @@ func (s *storm) choose() (*lab.Runner, string) {
 			return s.find(x.Writer), fmt.Sprintf("%s after %s of %s", delay, x.E.Type(), x.E.Node())
 		}
 	}
-	held := s.Leases(s.run)
+	held := s.Holders(s.run)
 	if s.Rand.IntN(2) == 0 {
 		if who, ok := held[wire.RunNode]; ok {
 			return s.find(who), "the owner"

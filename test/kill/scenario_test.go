@@ -53,7 +53,7 @@ func (l *bench) pair(id, workspace string, calls int, own bool, flags ...string)
 	}
 	spare := l.Runner("r3", own)
 	l.Until("the third runner is there", 10*time.Second, func() bool { return l.Logged(spare.Proc, `"msg":"running"`) })
-	held := l.Leases(id)
+	held := l.Holders(id)
 	l.Tell("leases: %v", held)
 	p := pair{bench: l, run: id, owner: one, other: two, spare: spare, held: held}
 	if held[wire.RunNode] == two.ID {

@@ -167,25 +167,22 @@ func OfType(t wire.Type, node string) func(Entry) bool {
 	return func(x Entry) bool { return x.E.Type() == t && (node == "" || x.E.NodeID == node) }
 }
 
-// leaseValue is a lease as its value says.
-type leaseValue struct {
-	Runner string `json:"runner"`
-}
-
-// Leases returns the holders of a run's leases: node → runner.
-func (l *Lab) Leases(run string) map[string]string {
+// Holders returns the runners that act for a run and its nodes, by the log: node → runner.
+func (l *Lab) Holders(run string) map[string]string {
 	l.Helper()
-	kv, err := l.JS.KeyValue(l.Ctx, subjects.Default.LeasesBucket())
-	l.Must(err)
 	held := make(map[string]string)
-	keys, err := kv.ListKeysFiltered(l.Ctx, subjects.Default.RunLeases(run))
-	l.Must(err)
-	for key := range keys.Keys() {
-		_, node, err := subjects.Default.ParseLeaseKey(key)
-		l.Must(err)
-		var h leaseValue
-		if v, err := kv.Get(l.Ctx, key); err == nil && wire.Unmarshal(v.Value(), &h) == nil {
-			held[node] = h.Runner
+	for _, x := range l.Stored(run) {
+		switch p := x.E.Payload.(type) {
+		case *wire.RunClaimed:
+			held[x.E.NodeID] = p.Runner
+		case *wire.NodeClaimed:
+			if held[x.E.NodeID] = p.Runner; p.Process == "" {
+				delete(held, x.E.NodeID)
+			}
+		case *wire.NodeComplete, *wire.NodeError:
+			if x.E.NodeID != wire.RunNode {
+				delete(held, x.E.NodeID)
+			}
 		}
 	}
 	return held

@@ -8,14 +8,13 @@ import (
 )
 
 // agents: no two programs act for a node at the same time; one that has been followed by another does
-// nothing any more. A lease that was dropped is free at once, though an agent may be at work: its node doesn't count. Nobody's agents are left when all runs have ended.
+// nothing any more. None is left when all runs have ended.
 func (c *check) agents() {
 	type node struct{ run, id string }
 	last, over := map[node]int{}, map[int]bool{}
 	for _, a := range c.ledger.acted {
 		n := node{a.run, a.node}
 		switch before := last[n]; {
-		case c.ledger.dropped[c.Names.LeaseKey(a.run, a.node)]:
 		case over[a.agent]:
 			c.violation(OneAgent, a.run, a.node, 0, "agent %d acts although agent %d has followed it", a.agent, before)
 			delete(over, a.agent) // said

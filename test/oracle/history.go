@@ -34,7 +34,6 @@ type History struct {
 	DeadLetters []wire.Poison
 	Recorded    []Row
 	Index       Index
-	Leases      []string // keys
 	Registered  []string // keys
 }
 
@@ -320,17 +319,8 @@ func values(ctx context.Context, js jetstream.JetStream, bucket string) ([]keyed
 	return all, nil
 }
 
-// loadKeys reads which runs have owners, or are registered.
+// loadKeys reads which runs are registered.
 func (h *History) loadKeys(ctx context.Context, js jetstream.JetStream) error {
-	leases, err := values(ctx, js, h.Names.LeasesBucket())
-	if err != nil {
-		return err
-	}
-	for _, v := range leases {
-		if id, _, err := h.Names.ParseLeaseKey(v.key); err == nil && id != wire.NoRun {
-			h.Leases = append(h.Leases, v.key)
-		}
-	}
 	states, err := values(ctx, js, h.Names.StateBucket())
 	if err != nil {
 		return err

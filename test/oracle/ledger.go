@@ -21,7 +21,6 @@ type Ledger struct {
 	said         []Saying
 	heard        []heard
 	left         []string
-	dropped      map[string]bool
 }
 
 // acted is an agent's program that did something for a node.
@@ -80,7 +79,7 @@ type command struct {
 
 // NewLedger returns an empty ledger.
 func NewLedger() *Ledger {
-	return &Ledger{shown: map[string][]string{}, taken: map[string][]taken{}, dropped: map[string]bool{}}
+	return &Ledger{shown: map[string][]string{}, taken: map[string][]taken{}}
 }
 
 // Acknowledged notes an event whose storing was acknowledged to its writer.
@@ -133,13 +132,6 @@ func (l *Ledger) Heard(agent int, from string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.heard = append(l.heard, heard{agent, from})
-}
-
-// Dropped notes a lease that was taken from its holder.
-func (l *Ledger) Dropped(key string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.dropped[key] = true
 }
 
 // Left notes the keepers that are there when all runs have ended.

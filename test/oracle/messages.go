@@ -169,9 +169,6 @@ func (c *check) ends() {
 			c.violation(ComesToAnEnd, id, "", s.Position.Seq, "is %s (%s)", s.Status, s.Reason)
 		}
 	}
-	for _, key := range c.Leases {
-		c.violation(ComesToAnEnd, "", "", 0, "lease %s is held", key)
-	}
 	for _, key := range c.Registered {
 		c.violation(ComesToAnEnd, "", "", 0, "run %s is registered", key)
 	}

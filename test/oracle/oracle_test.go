@@ -322,7 +322,6 @@ func TestPlanted(t *testing.T) {
 			b.ledger.LostQueue()
 			b.ledger.Requested("z")
 		}, []oracle.Invariant{oracle.ComesToAnEnd}},
-		{"a lease is left", func(_ *testing.T, b *book) { b.Leases = []string{"a._run"} }, []oracle.Invariant{oracle.ComesToAnEnd}},
 		{"a registration is left", func(_ *testing.T, b *book) { b.Registered = []string{"runner.a"} }, []oracle.Invariant{oracle.ComesToAnEnd}},
 	} {
 		t.Run(x.name, func(t *testing.T) {

@@ -56,7 +56,7 @@ func (w *world) choose() []func(*world) {
 	all := []func(*world){
 		(*world).crash, (*world).crash, (*world).crashAtPublish, (*world).crashAtPublish, (*world).crashAtPublish, (*world).terminate,
 		(*world).loseAnswers, (*world).loseAnswers, (*world).stall, (*world).stall, (*world).cut, (*world).slow,
-		(*world).restartServer, (*world).fill, (*world).dropLease, (*world).resetConsumer, (*world).poison, (*world).upset, (*world).crashAtSink,
+		(*world).restartServer, (*world).fill, (*world).dropSession, (*world).resetConsumer, (*world).poison, (*world).upset, (*world).crashAtSink,
 		(*world).killKeeper, (*world).relay, (*world).intrude, (*world).tear, (*world).replace,
 	}
 	if w.keepers {
@@ -240,8 +240,8 @@ func (w *world) limit(size func(jetstream.StreamInfo) int64) {
 	}
 }
 
-// dropLease ends a lease that somebody holds.
-func (w *world) dropLease() {
+// dropSession takes out the session of a runner, which goes on.
+func (w *world) dropSession() {
 	ctx, cancel := context.WithTimeout(w.ctx, 5*time.Second)
 	defer cancel()
 	kv, err := w.js.KeyValue(ctx, w.names.LeasesBucket())
@@ -254,15 +254,14 @@ func (w *world) dropLease() {
 	}
 	slices.Sort(keys)
 	key := pick(w.rng, keys...)
-	w.fault("lease dropped", "%s", key)
-	w.ledger.Dropped(key)
+	w.fault("session dropped", "%s", key)
 	if w.rng.IntN(2) == 0 {
 		err = kv.Delete(ctx, key)
 	} else {
 		err = kv.Purge(ctx, key)
 	}
 	if err != nil {
-		w.note("client", "drop a lease: %v", err)
+		w.note("client", "drop a session: %v", err)
 	}
 }
 

@@ -16,7 +16,6 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner/internal/command"
 	"code.wake.dev/wake/services/runner/internal/registry"
-	"code.wake.dev/wake/services/runner/internal/tenure"
 	"code.wake.dev/wake/services/runner/owner"
 )
 
@@ -287,17 +286,8 @@ func (in *Intake) recordStrays(ctx context.Context, strays []*stray) error {
 		return err
 	}
 	defer v.Close()
-	l, err := in.cfg.Leases.Acquire(ctx, in.subjectNames().LeaseKey(subjects.NoRun, wire.RunNode), "")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		ctx, cancel := tenure.Rest(ctx)
-		defer cancel()
-		_ = l.Release(ctx) // else it expires
-	}()
 	before := v.State.Nodes[wire.RunNode]
-	w, err := in.cfg.Log.Claim(ctx, subjects.NoRun, wire.RunNode, eventlog.Claim{Runner: in.cfg.ID, MinEpoch: l.Revision(), AtSeq: before.Seq})
+	w, err := in.cfg.Log.Claim(ctx, subjects.NoRun, wire.RunNode, eventlog.Claim{Runner: in.cfg.ID, MinEpoch: before.Epoch + 1, AtSeq: before.Seq})
 	if err != nil {
 		return err
 	}

@@ -71,11 +71,11 @@ func (in *Intake) lacksOwner(reg registry.Registration) bool {
 	if in.cfg.Owned.Has(reg.Run) || !in.attempts.isDue(reg.Run) {
 		return false
 	}
-	last := reg.Runner
+	last := lease.Claimant{Runner: reg.Runner, Process: reg.Process}
 	if reg.Released > 0 {
-		last = ""
+		last = lease.Claimant{}
 	}
-	return in.cfg.Leases.Free(in.subjectNames().LeaseKey(reg.Run, wire.RunNode), last)
+	return in.cfg.Leases.Free(lease.Key{Run: reg.Run, Node: wire.RunNode}, last)
 }
 
 // beginAdoption adopts a run beside others. The token that its caller has put into places is taken out as soon as the run has an owner, or none.

@@ -72,7 +72,7 @@ func (o *owner) anchorRun(ctx context.Context) error {
 	if due, err := o.isAnchorDue(ctx, wire.RunNode, wire.NodeState{}); err != nil {
 		return err
 	} else if due {
-		pos, err := o.writer.Anchor(ctx, o.cfg.ID)
+		pos, err := o.writer.Anchor(ctx, o.cfg.ID, o.cfg.Process)
 		if err != nil {
 			return err
 		}
@@ -89,25 +89,38 @@ func (o *owner) anchorRun(ctx context.Context) error {
 			continue
 		}
 		o.anchors.at[node] = time.Now()
-		if err := o.anchorNode(ctx, node, n); err != nil && !errors.Is(err, lease.ErrHeld) {
+		if err := o.anchorNode(ctx, node); err != nil && !errors.Is(err, lease.ErrHeld) {
 			return err
 		}
 	}
 	return nil
 }
 
-// anchorNode claims a node for a moment. That of a live worker is its own.
-func (o *owner) anchorNode(ctx context.Context, node string, n wire.NodeState) error {
-	key := o.cfg.subjectNames().LeaseKey(o.runID, node)
-	if !o.cfg.Leases.Free(key, n.Runner) {
-		return nil
+// anchorNode claims a node for a moment, in which no process begins to act for it. That of a live worker is its own: it fails
+// with [lease.ErrHeld].
+func (o *owner) anchorNode(ctx context.Context, node string) error {
+	if !o.isFree(node, o.view.State.Nodes[node]) {
+		return lease.ErrHeld
 	}
-	l, err := o.cfg.Leases.Acquire(ctx, key, n.Runner)
+	last, found, err := o.cfg.Log.LastMessage(ctx, o.runID, node)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = l.Release(ctx) }() // else it expires
-	w, err := o.cfg.Log.Claim(ctx, o.runID, node, eventlog.Claim{Runner: o.cfg.ID, ExecID: n.Exec, MinEpoch: l.Revision(), AtSeq: n.Seq})
+	if found {
+		if err := o.view.CatchUp(ctx, last.Pos); err != nil {
+			return err
+		}
+	}
+	n := o.view.State.Nodes[node]
+	l, err := o.cfg.Leases.Acquire(ctx, o.leaseKey(node), lease.Claimant{Runner: n.Runner, Process: n.Holder})
+	if err != nil {
+		return err
+	}
+	defer l.Release()
+	w, err := o.cfg.Log.Claim(ctx, o.runID, node, eventlog.Claim{Runner: o.cfg.ID, ExecID: n.Exec, MinEpoch: n.Epoch + 1, AtSeq: n.Seq, Last: &last})
+	if errors.Is(err, eventlog.ErrFenced) {
+		return lease.ErrHeld
+	}
 	if err != nil {
 		return err
 	}

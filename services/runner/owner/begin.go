@@ -78,7 +78,7 @@ func (o *owner) decideAhead(begin []*wire.Event) ([]*wire.Event, error) {
 
 // storeBeginning claims the run and stores what begins it. It reports false if the log has something of the run meanwhile.
 func (o *owner) storeBeginning(ctx context.Context, events []*wire.Event, together bool) (bool, error) {
-	claim := eventlog.Claim{Runner: o.cfg.ID, MinEpoch: o.lease.Revision()}
+	claim := eventlog.Claim{Runner: o.cfg.ID, Process: o.cfg.Process}
 	w, err := o.cfg.Log.Begin(ctx, o.runID, claim, events, together)
 	if errors.Is(err, eventlog.ErrFenced) {
 		return false, o.foldPresent(ctx)
@@ -86,6 +86,7 @@ func (o *owner) storeBeginning(ctx context.Context, events []*wire.Event, togeth
 	if err != nil {
 		return false, err
 	}
+	o.lease.Claimed(tenure.Proof(w, o.cfg.ID, o.cfg.Process))
 	o.before, o.writer, o.epoch, o.strays = 0, w, w.Epoch(), true
 	_, o.written = w.Last()
 	return true, nil

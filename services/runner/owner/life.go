@@ -45,6 +45,8 @@ func (o *owner) ownRun(ctx context.Context) error {
 		}
 		if tenure.Over(err) {
 			o.cfg.Lost.Inc()
+		} else {
+			o.giveBack(ctx)
 		}
 		o.cfg.Logger.Error("run has lost its owner", "run", o.runID, "error", err)
 		select {
@@ -69,17 +71,17 @@ func (o *owner) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	o.lease, err = o.cfg.Leases.Acquire(ctx, o.cfg.subjectNames().LeaseKey(o.runID, wire.RunNode), lastOwner(o.view.State, &reg))
+	if err := o.foldPresent(ctx); err != nil {
+		return err
+	}
+	o.lease, err = o.cfg.Leases.Acquire(ctx, o.leaseKey(wire.RunNode), lastOwner(o.view.State, &reg))
 	if errors.Is(err, lease.ErrHeld) && !o.begun {
 		return o.judgeHeld(ctx)
 	}
 	if err != nil {
 		return err
 	}
-	defer tenure.Release(ctx, o.lease, o.cfg.Logger.With("run", o.runID))
-	if err := o.foldPresent(ctx); err != nil {
-		return err
-	}
+	defer o.lease.Release()
 	asked, err := o.isAsked(ctx)
 	switch s := o.view.State; {
 	case err != nil:
@@ -96,9 +98,7 @@ func (o *owner) run(ctx context.Context) (err error) {
 	return o.takeRun(ctx)
 }
 
-// takeRun claims the run, begins it or goes on with it, and schedules it. The run is
-// registered first: from then on it is found by runners that look for runs without
-// an owner.
+// takeRun claims the run, begins it or goes on with it, and schedules it.
 func (o *owner) takeRun(ctx context.Context) error {
 	err := o.leadRun(ctx)
 	o.leaveTrial() // not deferred: no other trial may begin while a panic of this run ends the process
@@ -110,19 +110,15 @@ func (o *owner) leadRun(ctx context.Context) error {
 	defer span.End()
 	o.commands = o.cfg.Commands.Subscribe(o.runID)
 	defer o.commands.Close()
-	if err := o.registerRun(taking); err != nil {
-		tracing.Fail(span, err)
-		return err
-	}
-	begun, err := o.beginRun(taking)
-	if err == nil && !begun {
-		err = o.claimRun(taking)
+	o.writer = nil
+	begun, err := o.takeLead(taking)
+	if o.writer != nil {
+		defer o.closeWriter(ctx)
 	}
 	if err != nil {
 		tracing.Fail(span, err)
 		return err
 	}
-	defer o.closeWriter(ctx)
 	if !begun {
 		over, err := o.goOn(taking)
 		tracing.Fail(span, err)
@@ -145,19 +141,38 @@ func (o *owner) takeSpan(ctx context.Context) (context.Context, trace.Span) {
 	return t.Start(ctx, tracing.RunTakenOver, trace.WithAttributes(tracing.Run.String(o.runID)))
 }
 
-// claimRun makes the owner the writer of the run, which is registered.
-func (o *owner) claimRun(ctx context.Context) error {
+// takeLead makes the owner the writer of the run, and puts the run among the active ones: a new one first, so that it is found
+// from then on; one that is there afterwards, since those who fail to claim it must not take the place of its owner. It reports
+// whether the run was begun, too.
+func (o *owner) takeLead(ctx context.Context) (begun bool, err error) {
+	registered, err := o.takePlace(ctx)
+	if err == nil && !registered {
+		err = o.putRegistration(ctx, 0)
+	}
+	if err == nil {
+		begun, err = o.beginRun(ctx)
+	}
+	if err == nil && !begun {
+		err = o.claimRun(ctx)
+	}
+	if err == nil && registered {
+		err = o.putRegistration(ctx, 0)
+	}
+	return begun, err
+}
+
+// claimRun makes the owner the writer of the run.
+func (o *owner) claimRun(ctx context.Context) (err error) {
 	if !o.lease.Valid() { // reading took long: don't fence the owner that holds it now
 		return tenure.ErrLeaseLost
 	}
 	before := o.view.State.Nodes[wire.RunNode]
 	o.before = before.Epoch
-	claim := eventlog.Claim{Runner: o.cfg.ID, MinEpoch: o.lease.Revision(), AtSeq: before.Seq, Last: o.last}
-	writer, err := o.cfg.Log.Claim(ctx, o.runID, wire.RunNode, claim)
-	if err != nil {
+	claim := eventlog.Claim{Runner: o.cfg.ID, Process: o.cfg.Process, MinEpoch: before.Epoch + 1, AtSeq: before.Seq, Last: o.last}
+	if o.writer, err = o.cfg.Log.Claim(ctx, o.runID, wire.RunNode, claim); err != nil {
 		return err
 	}
-	o.writer = writer
+	o.lease.Claimed(tenure.Proof(o.writer, o.cfg.ID, o.cfg.Process))
 	return nil
 }
 
@@ -260,17 +275,22 @@ func (o *owner) finishRun(ctx context.Context) error {
 	return nil
 }
 
-// giveUp says that the owner doesn't act any more, for runners that come when its
-// lease has been forgotten.
+// giveUp says that the owner doesn't act any more, since the runner ends.
 func (o *owner) giveUp(ctx context.Context) error {
+	o.giveBack(ctx)
+	return errDrained
+}
+
+// giveBack says that the owner doesn't act any more, for other runners. Where that fails, they have the run when the session of
+// this process is over.
+func (o *owner) giveBack(ctx context.Context) {
 	wait, cancel := context.WithTimeout(ctx, tenure.GiveBack)
 	defer cancel()
-	if o.cfg.Log.Conn().IsConnected() {
+	if o.epoch != 0 && o.cfg.Log.Conn().IsConnected() {
 		if err := o.putRegistration(wait, o.epoch); err != nil {
-			o.cfg.Logger.Warn("run not given back, it is taken over all the same", "run", o.runID, "error", err)
+			o.cfg.Logger.Warn("run not given back", "run", o.runID, "error", err)
 		}
 	}
-	return errDrained
 }
 
 // judgeHeld looks whether a request for a run that has an owner is needless. It isn't
@@ -302,16 +322,19 @@ func (o *owner) reportBegun() {
 // canStartRun reports whether the request says what a new run is to do.
 func (o *owner) canStartRun() bool { return o.def != nil || o.request.Fork != nil }
 
-// lastOwner is the runner that may still act for a run, by the log and by what its
+// leaseKey names the lease of a node, or of the run.
+func (o *owner) leaseKey(node string) lease.Key { return lease.Key{Run: o.runID, Node: node} }
+
+// lastOwner is the process that may still act for a run, by the log and by what its
 // last owner left.
 //
 //go:noinline // a copy of the node's state would stay on the stack for as long as the run is owned
-func lastOwner(s *wire.State, reg *registry.Registration) string {
+func lastOwner(s *wire.State, reg *registry.Registration) lease.Claimant {
 	n := s.Nodes[wire.RunNode]
 	if s.Status == wire.RunIdle || n.Epoch == reg.Released || view.Over(s) && reg.Run == "" {
-		return "" // a claim alone begins nothing, and an end that is no longer registered leaves nothing to do
+		return lease.Claimant{} // a claim alone begins nothing, and an end that is no longer registered leaves nothing to do
 	}
-	return n.Runner
+	return lease.Claimant{Runner: n.Runner, Process: n.Holder}
 }
 
 // foldPresent folds what the former owner wrote up to the moment, and notes the last of it.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/lease"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -46,9 +47,12 @@ func (o *owner) needsWorker(node string, n wire.NodeState) bool {
 	if def := o.def.Node(node); def == nil || def.Type != flow.TypeAgent && def.Type != flow.TypeExec || n.Count > 0 && n.Index == nil {
 		return false // the owner executes it
 	}
-	key := o.cfg.subjectNames().LeaseKey(o.runID, node)
-	_, held := o.cfg.Leases.Of(key)
-	return !held && n.Started == 0 || o.cfg.Leases.Free(key, n.Runner)
+	return o.isFree(node, n)
+}
+
+// isFree reports whether no process acts for a node, as far as this one has seen.
+func (o *owner) isFree(node string, n wire.NodeState) bool {
+	return o.cfg.Leases.Free(o.leaseKey(node), lease.Claimant{Runner: n.Runner, Process: n.Holder})
 }
 
 // notOffered notes that a node needs no offer at the moment. An execution that

@@ -14,7 +14,7 @@ import (
 // has decided nothing.
 //
 // From the registration on, which fails if another owner has registered the run since, this owner writes nothing. So as long as
-// the run is registered as parked, nothing acts for it. Its next owner registers it anew first, so
+// the run is registered as parked, nothing acts for it. Its next owner registers it anew as soon as it has claimed it, so
 // that it isn't looked after as a parked one from then on. See ADR 31.
 func (o *owner) parkWaiting(ctx context.Context, kids *children) error {
 	if pos := o.view.State.Position.Seq; pos != o.quietAt {
@@ -91,8 +91,7 @@ func (o *owner) onlyWaits(kids *children) bool {
 
 // nodeWaits reports whether nothing is at work, or about to be, on an open node.
 func (o *owner) nodeWaits(node string, n wire.NodeState) bool {
-	key := o.cfg.subjectNames().LeaseKey(o.runID, node)
-	if _, held := o.cfg.Leases.Of(key); held || o.needsWorker(node, n) {
+	if !o.isFree(node, n) || o.needsWorker(node, n) {
 		return false
 	}
 	def := o.def.Node(node)
@@ -108,7 +107,7 @@ func (o *owner) nodeWaits(node string, n wire.NodeState) bool {
 	case flow.TypeAsk:
 		return n.PromptID != ""
 	case flow.TypeAgent, flow.TypeExec:
-		return o.view.State.Status == wire.RunPaused && (n.Started == 0 || o.cfg.Leases.Free(key, n.Runner))
+		return o.view.State.Status == wire.RunPaused
 	default:
 		return false
 	}

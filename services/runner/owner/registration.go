@@ -9,27 +9,28 @@ import (
 	"code.wake.dev/wake/services/runner/internal/registry"
 )
 
-// registerRun puts the run among the active ones. What an earlier owner knew of its
-// folder stays.
-func (o *owner) registerRun(ctx context.Context) error {
+// takePlace takes what an earlier owner knew of the run, and tries the run out if that is due. It reports whether the run is
+// registered already.
+func (o *owner) takePlace(ctx context.Context) (registered bool, err error) {
 	reg, _, err := o.cfg.Registry.Load(ctx, o.runID)
 	if err != nil {
-		return err
+		return false, err
 	}
-	if reg.Parked > 0 && reg.Incarnation == o.cfg.Log.Incarnation() {
+	registered = reg.Incarnation == o.cfg.Log.Incarnation()
+	if reg.Parked > 0 && registered {
 		o.parked = reg.Released
 	}
 	if err := o.tryOut(ctx, reg); err != nil {
-		return err
+		return false, err
 	}
-	if reg.Incarnation != o.cfg.Log.Incarnation() || o.view.State.Status == wire.RunIdle {
+	if !registered || o.view.State.Status == wire.RunIdle {
 		reg.Folder = o.request.WorkspaceAt
 	}
 	o.folder.holder = reg.Folder
 	if o.folder.holder == "" {
 		o.folder.holder = holderOf(o.view.State, o.cfg.ID)
 	}
-	return o.putRegistration(ctx, 0)
+	return registered, nil
 }
 
 func (o *owner) putRegistration(ctx context.Context, released uint64) (err error) {

@@ -7,6 +7,7 @@ import (
 
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner/internal/tenure"
 	"code.wake.dev/wake/services/runner/internal/view"
 )
@@ -90,6 +91,9 @@ func (o *owner) scheduleRun(ctx context.Context) error {
 // again (Unix ms), or 0. Without a valid lease it does nothing: another owner may
 // be about to.
 func (o *owner) runStep(ctx context.Context, kids *children) (wake int64, err error) {
+	if o.isReplaced() {
+		return 0, eventlog.ErrFenced
+	}
 	if !o.lease.Valid() {
 		return 0, nil
 	}
@@ -114,6 +118,11 @@ func (o *owner) runStep(ctx context.Context, kids *children) (wake int64, err er
 	o.offerAll(ctx)
 	return wake, o.anchorRun(ctx)
 }
+
+// isReplaced reports whether another claim of the run was stored since. The log tells that only to an owner that writes.
+//
+//go:noinline // a copy of the node's state would stay on the stack for as long as the run is owned
+func (o *owner) isReplaced() bool { return o.view.State.Nodes[wire.RunNode].Epoch > o.epoch }
 
 // decideNext appends decisions until there are none, or one was costly, and returns
 // when to decide again (Unix ms), or 0.

@@ -84,22 +84,11 @@ func (o *owner) judgeSuspects(ctx context.Context) error {
 	return nil
 }
 
-// judgeNode sets the run aside for a node unless it has got on meanwhile. It holds the node's lease, so that no worker is at
-// it that this process doesn't see yet.
+// judgeNode sets the run aside for a node unless it has got on meanwhile. It claims the node for a moment, so that no worker is
+// at it that this process doesn't see yet.
 func (o *owner) judgeNode(ctx context.Context, node string) error {
-	l, err := o.cfg.Leases.Acquire(ctx, o.cfg.subjectNames().LeaseKey(o.runID, node), o.view.State.Nodes[node].Runner)
-	if err != nil {
+	if err := o.anchorNode(ctx, node); err != nil {
 		return err
-	}
-	defer func() { _ = l.Release(ctx) }() // else it expires
-	last, found, err := o.cfg.Log.Last(ctx, o.runID, node)
-	if err != nil {
-		return err
-	}
-	if found {
-		if err := o.view.CatchUp(ctx, last.Pos); err != nil {
-			return err
-		}
 	}
 	n := o.view.State.Nodes[node]
 	if !o.isSuspect(n) || !n.Open() || o.view.State.Status != wire.RunRunning {

@@ -2,6 +2,7 @@ package work
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -72,15 +73,16 @@ func (x *execution) leaveForced(ctx context.Context) bool {
 
 // recordEnd records the end of the execution: its last events and its outcome in one
 // commit. What had an outcome before it was interrupted keeps it; what was
-// interrupted has none and stays open.
-func (x *execution) recordEnd(ctx context.Context, cause error, events []*wire.Event, err error) error {
+// interrupted has none and stays open: the node is given back, unless processes of it may be at work. It reports whether
+// the log says that the worker doesn't act any more.
+func (x *execution) recordEnd(ctx context.Context, cause error, events []*wire.Event, err error) (told bool, _ error) {
 	final, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(tenure.GiveBack, x.cfg.PersistTimeout))
 	defer cancel()
 	switch {
 	case tenure.Over(cause):
-		return cause // another worker may be at work: write nothing
+		return true, cause // another worker may be at work: write nothing
 	case tenure.Over(err):
-		return err
+		return true, err
 	case errors.Is(err, errLeft):
 		events = nil // its processes live on
 	case err == nil && slices.ContainsFunc(events, isOutcome), errors.Is(err, errHalted):
@@ -97,12 +99,16 @@ func (x *execution) recordEnd(ctx context.Context, cause error, events []*wire.E
 	case err != nil:
 		var failure *failure
 		if !errors.As(err, &failure) {
-			return err
+			return false, err
 		}
 		events = append(events, x.errorEvent(failure))
 	}
 	if failed := x.log.storageFailure(); failed != nil {
 		events = append([]*wire.Event{failed}, events...)
+	}
+	if told = slices.ContainsFunc(events, isOutcome); !told && !x.hold.isLeft() && !x.cfg.keeperLives(ctx, x.offer) {
+		events = append(events, &wire.Event{Payload: &wire.NodeClaimed{Runner: x.cfg.ID, Nonce: rand.Text()}})
+		told = true
 	}
 	if len(events) > 0 {
 		kept, noteKept := x.keepFolder(final)
@@ -111,11 +117,14 @@ func (x *execution) recordEnd(ctx context.Context, cause error, events []*wire.E
 			err = x.log.appendEvents(final, append(kept, x.setEndAside(final, events, err))...)
 		}
 		if err != nil {
-			return err
+			return tenure.Over(err), err
 		}
 		noteKept()
 	}
-	return x.log.writer.Close(final)
+	if !told && !x.hold.isLeft() {
+		return false, nil // the writer is still to give the node back
+	}
+	return told, x.log.writer.Close(final)
 }
 
 // setEndAside sets the end of an execution aside that can't be stored, and returns

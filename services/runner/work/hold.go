@@ -13,7 +13,6 @@ import (
 	"code.wake.dev/wake/internal/keeper"
 	"code.wake.dev/wake/internal/process"
 	"code.wake.dev/wake/pkg/wire"
-	"code.wake.dev/wake/services/runner/internal/tenure"
 )
 
 // hold is a worker's hold on the processes of its execution. They run in a keeper; it extends
@@ -382,11 +381,9 @@ func (h *hold) tendKeeper(ctx context.Context, k *keeper.Keeper) {
 	// until then is covered by the lease, too.
 	ctx, h.stop = context.WithCancel(context.WithoutCancel(ctx))
 	h.tending.Go(func() {
-		frozen := false
 		for {
 			select {
 			case <-h.thaw:
-				frozen = true
 			case <-h.log.lease.Renewed():
 			case <-h.log.lease.Lost():
 				return
@@ -399,16 +396,8 @@ func (h *hold) tendKeeper(ctx context.Context, k *keeper.Keeper) {
 			case <-ctx.Done():
 				return
 			}
-			if !h.log.lease.Valid() {
-				continue
-			}
-			// The keeper's own word may still be on its way.
-			frozen = frozen || process.Uptime() >= time.Duration(h.frozenAt.Load())
-			if frozen && !h.stillOurs(ctx) {
-				continue
-			}
-			if h.extendDeadline(k) == nil {
-				frozen = false
+			if h.log.lease.Valid() {
+				_ = h.extendDeadline(k) // if it is gone, that is told
 			}
 		}
 	})
@@ -421,18 +410,6 @@ func (h *hold) tellRoom(full string) {
 		trouble = fmt.Errorf("%s of run %s waits, its journal has no room: %s", h.label.Node, h.label.Run, full)
 	}
 	h.cfg.Health.Set("runner: journal of "+h.label.Run+"/"+h.label.Exec, trouble)
-}
-
-// stillOurs has the log prove that no other claim stands behind the worker's own: it adds
-// one, which only the node's writer can.
-func (h *hold) stillOurs(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, h.cfg.PersistTimeout)
-	defer cancel()
-	_, err := h.log.writer.Anchor(ctx, h.cfg.ID)
-	if err != nil && ctx.Err() == nil && !tenure.Over(err) {
-		h.cfg.Logger.Warn("the agent stays frozen", "run", h.label.Run, "node", h.label.Node, "error", err)
-	}
-	return err == nil
 }
 
 // canLeave reports whether the processes may outlive this one.
@@ -473,20 +450,30 @@ func (h *hold) stopTending() {
 	}
 }
 
-// releaseKeeper ends the processes. Their journals stay unless the log has all that
-// they tell, or nothing of it counts any more.
-func (h *hold) releaseKeeper(recorded bool) {
-	if h.isLeft() || h.cfg.Shelf == nil {
+// endKeeper ends the processes, unless they are left. One that can't be ended is waited for: its deadline isn't moved any more.
+func (h *hold) endKeeper() {
+	if h == nil || h.isLeft() {
 		return
 	}
 	h.stopTending()
-	if h.keeper != nil {
-		if err := h.keeper.Quit(0); err != nil {
-			h.cfg.Logger.Warn("keeper not ended", "run", h.label.Run, "node", h.label.Node, "error", err)
-			return
+	if h.keeper == nil {
+		return
+	}
+	if err := h.keeper.Quit(0); err != nil {
+		h.cfg.Logger.Warn("keeper not ended", "run", h.label.Run, "node", h.label.Node, "error", err)
+		over := time.NewTimer(h.cfg.Leases.TTL())
+		defer over.Stop()
+		select {
+		case <-h.keeper.Gone():
+		case <-over.C:
 		}
 	}
-	if !recorded {
+}
+
+// removeJournals removes the journals of processes that have ended. They stay unless the log has all that
+// they tell, or nothing of it counts any more.
+func (h *hold) removeJournals(recorded bool) {
+	if h == nil || h.isLeft() || h.cfg.Shelf == nil || !recorded {
 		return
 	}
 	if err := h.cfg.Shelf.Remove(h.label); err != nil {

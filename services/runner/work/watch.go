@@ -194,7 +194,7 @@ func (w *watch) passTrial(ctx context.Context) {
 func (w *watch) storeAnchor(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	if _, err := w.log.writer.Anchor(ctx, w.cfg.ID); err != nil && !errors.Is(err, eventlog.ErrAmbiguous) && !tenure.Over(err) {
+	if _, err := w.log.writer.Anchor(ctx, w.cfg.ID, w.cfg.Process); err != nil && !errors.Is(err, eventlog.ErrAmbiguous) && !tenure.Over(err) {
 		w.cfg.Logger.Warn("node not anchored", "run", w.offer.RunID, "node", w.offer.NodeID, "error", err)
 	}
 }

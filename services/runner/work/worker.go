@@ -56,39 +56,33 @@ func (w *worker) run(ctx context.Context) (err error) {
 
 // tryNode claims the node and executes it.
 func (w *worker) tryNode(ctx context.Context) (err error) {
-	w.lease, err = w.acquireLease(ctx)
+	last, err := w.takeLease(ctx)
 	if errors.Is(err, lease.ErrHeld) {
 		return w.judgeHeld()
 	}
 	if err != nil {
 		return err
 	}
-	left := false
-	defer func() {
-		switch {
-		case left: // it is renewed until this process ends, and the next one of this home inherits it
-		case w.cfg.keeperLives(ctx, w.offer):
-			w.lease.Abandon()
-		default:
-			tenure.Release(ctx, w.lease, w.cfg.Logger.With("run", w.offer.RunID, "node", w.offer.NodeID))
-		}
-	}()
-	ctx = w.beginSpan(ctx)
-	defer w.span.End()
 	before := w.lastRunner()
-	if err := w.claimNode(ctx); tenure.Over(err) {
+	ctx = w.beginSpan(ctx, before)
+	defer w.span.End()
+	if err := w.claimNode(ctx, last); tenure.Over(err) {
+		w.lease.Release()
 		return lease.ErrHeld // another worker was faster
 	} else if err != nil {
+		w.lease.Release()
 		tracing.Fail(w.span, err)
 		return err
 	}
+	left, told := false, false
+	defer func() { w.leaveNode(ctx, left, told) }()
 	if !w.isWanted() {
-		return w.writer.Close(ctx)
+		return nil
 	}
 	if before != "" && before != w.cfg.ID {
 		w.cfg.TakenOver.Inc()
 	}
-	left, err = w.executeNode(ctx)
+	left, told, err = w.executeNode(ctx)
 	tracing.Fail(w.span, err)
 	if tenure.Over(err) {
 		w.cfg.Lost.Inc()
@@ -98,12 +92,45 @@ func (w *worker) tryNode(ctx context.Context) (err error) {
 	return err
 }
 
+// leaveNode gives the node back. left says that its processes live on: until this process ends nobody has them, and then the
+// next one of this home. told says that the log has it already that the worker doesn't act any more.
+func (w *worker) leaveNode(ctx context.Context, left, told bool) {
+	switch {
+	case left:
+	case told:
+		w.lease.Release()
+	case w.cfg.keeperLives(ctx, w.offer):
+		w.lease.Abandon(w.giveBack)
+	default:
+		rest, cancel := tenure.Rest(ctx)
+		defer cancel()
+		if err := w.giveBack(rest); err != nil { // it may be stored later
+			w.cfg.Logger.Warn("node not given back", "run", w.offer.RunID, "node", w.offer.NodeID, "error", err)
+			w.lease.Abandon(w.giveBack)
+			return
+		}
+		w.lease.Release()
+	}
+}
+
+// giveBack says in the log that the worker doesn't act for the node any more.
+func (w *worker) giveBack(ctx context.Context) error {
+	_, err := w.writer.Anchor(ctx, w.cfg.ID, "")
+	if err == nil {
+		err = w.writer.Close(ctx)
+	}
+	if tenure.Over(err) || errors.Is(err, eventlog.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
 // beginSpan starts the span of starting the node, which ends when its agent or command
 // is at work.
-func (w *worker) beginSpan(ctx context.Context) context.Context {
+func (w *worker) beginSpan(ctx context.Context, before string) context.Context {
 	names := w.cfg.subjectNames()
 	ctx, w.span = tracing.Process(ctx, w.cfg.Log.Tracer(), tracing.Destination(names.Prefix(), names.QueueNode("")),
-		tracing.Run.String(w.offer.RunID), tracing.Node.String(w.offer.NodeID), tracing.Exec.String(w.offer.ExecID), tracing.Resumed.Bool(w.lastRunner() != ""))
+		tracing.Run.String(w.offer.RunID), tracing.Node.String(w.offer.NodeID), tracing.Exec.String(w.offer.ExecID), tracing.Resumed.Bool(before != ""))
 	return ctx
 }
 
@@ -115,32 +142,49 @@ const (
 	freeLook = 100
 )
 
-// acquireLease takes the lease of the node. If its holder has just died it isn't held
-// for long any more.
-func (w *worker) acquireLease(ctx context.Context) (*lease.Lease, error) {
+// takeLease takes the lease of the node, and returns the last message of the node, behind which it is free. If its holder has
+// just died it isn't held for long any more.
+func (w *worker) takeLease(ctx context.Context) (last eventlog.Message, err error) {
 	ttl := w.cfg.Leases.TTL()
 	for until := time.Now().Add(ttl / freeSoon); ; {
-		l, err := w.cfg.Leases.Acquire(ctx, w.leaseKey(), w.lastRunner())
-		info, held := w.cfg.Leases.Of(w.leaseKey())
-		here := held && info.Runner == w.cfg.ID
-		if !errors.Is(err, lease.ErrHeld) || w.lastRunner() == "" || here || !time.Now().Before(until) {
-			return l, err
+		if last, err = w.foldPresent(ctx); err != nil {
+			return last, err
+		}
+		w.lease, err = w.cfg.Leases.Acquire(ctx, w.leaseKey(), w.lastClaimant())
+		here := w.cfg.Leases.Holds(w.leaseKey())
+		if !errors.Is(err, lease.ErrHeld) || here || !time.Now().Before(until) {
+			return last, err
 		}
 		pull.Sleep(ctx, ttl/freeLook)
 		if ctx.Err() != nil {
-			return nil, lease.ErrHeld
+			return last, lease.ErrHeld
 		}
 	}
 }
 
+// foldPresent folds what the former worker wrote up to the moment, and returns the last of it.
+func (w *worker) foldPresent(ctx context.Context) (last eventlog.Message, err error) {
+	last, found, err := w.cfg.Log.LastMessage(ctx, w.offer.RunID, w.offer.NodeID)
+	if err != nil || !found {
+		return last, err
+	}
+	return last, w.view.CatchUp(ctx, last.Pos)
+}
+
 // leaseKey is the key of the node's lease.
-func (w *worker) leaseKey() string {
-	return w.cfg.subjectNames().LeaseKey(w.offer.RunID, w.offer.NodeID)
+func (w *worker) leaseKey() lease.Key { return lease.Key{Run: w.offer.RunID, Node: w.offer.NodeID} }
+
+// lastClaimant returns the process that may still act for the node, by the log.
+//
+//go:noinline // a copy of the node's state would stay on the stack for as long as the agent works
+func (w *worker) lastClaimant() lease.Claimant {
+	n := w.view.State.Nodes[w.offer.NodeID]
+	return lease.Claimant{Runner: n.Runner, Process: n.Holder}
 }
 
 // lastRunner returns the runner that began the execution; "": none.
 //
-//go:noinline // a copy of the node's state would stay on the stack for as long as the agent works
+//go:noinline // as lastClaimant
 func (w *worker) lastRunner() string {
 	n := w.view.State.Nodes[w.offer.NodeID]
 	if n.Started == 0 {
@@ -149,20 +193,20 @@ func (w *worker) lastRunner() string {
 	return n.Runner
 }
 
-// claimNode makes the worker the writer of the node, and its view the state at the
+// claimNode makes the worker the writer of the node behind its last message, and its view the state at the
 // position of the claim: what counts is whether the node was wanted there.
-func (w *worker) claimNode(ctx context.Context) (err error) {
-	if err := w.view.Follow(ctx); err != nil {
-		return err
-	}
+func (w *worker) claimNode(ctx context.Context, last eventlog.Message) (err error) {
 	if !w.lease.Valid() { // acquiring took long: don't fence the worker that holds it now
 		return tenure.ErrLeaseLost
 	}
 	n := w.view.State.Nodes[w.offer.NodeID]
-	claim := eventlog.Claim{Runner: w.cfg.ID, MinEpoch: w.lease.Revision(), ExecID: w.offer.ExecID, AtSeq: n.Seq, Fence: w.cfg.keeperFence(), Process: w.cfg.Process}
+	claim := eventlog.Claim{
+		Runner: w.cfg.ID, Process: w.cfg.Process, Fence: w.cfg.keeperFence(), ExecID: w.offer.ExecID, MinEpoch: n.Epoch + 1, AtSeq: n.Seq, Last: &last,
+	}
 	if w.writer, err = w.cfg.Log.Claim(ctx, w.offer.RunID, w.offer.NodeID, claim); err != nil {
 		return err
 	}
+	w.lease.Claimed(tenure.Proof(w.writer, w.cfg.ID, w.cfg.Process))
 	w.onSettle()
 	_, pos := w.writer.Last()
 	return w.view.Wait(ctx, pos)
@@ -171,8 +215,7 @@ func (w *worker) claimNode(ctx context.Context) (err error) {
 // judgeHeld judges an offer when the node's lease can't be had. It is needless if this
 // runner is at work on the node.
 func (w *worker) judgeHeld() error {
-	n := w.view.State.Nodes[w.offer.NodeID]
-	if info, ok := w.cfg.Leases.Of(w.leaseKey()); ok && info.Runner == w.cfg.ID && n.Started != 0 {
+	if w.cfg.Leases.Holds(w.leaseKey()) && w.view.State.Nodes[w.offer.NodeID].Started != 0 {
 		w.onSettle()
 		return nil
 	}
@@ -183,7 +226,7 @@ func (w *worker) judgeHeld() error {
 // the run is running; in a paused run, whether its open calls are to be dealt
 // with.
 //
-//go:noinline // as lastRunner
+//go:noinline // as lastClaimant
 func (w *worker) isWanted() bool {
 	s := w.view.State
 	n, ok := s.Nodes[w.offer.NodeID]
@@ -195,12 +238,12 @@ func (w *worker) isWanted() bool {
 }
 
 // executeNode runs the node within its time limit and records how it ended, unless it has
-// left its processes to a worker that comes back.
-func (w *worker) executeNode(ctx context.Context) (left bool, err error) {
+// left its processes to a worker that comes back. told says that the log has it that the worker doesn't act any more.
+func (w *worker) executeNode(ctx context.Context) (left, told bool, err error) {
 	x, missing, err := w.prepareExecution(ctx)
 	if err != nil {
 		x.log.passTrial(ctx, &w.trial)
-		return false, err
+		return false, false, err
 	}
 	work, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -217,15 +260,13 @@ func (w *worker) executeNode(ctx context.Context) (left bool, err error) {
 	if !tenure.Over(cause) && !tenure.Over(err) { // else another worker may be at work
 		x.log.passTrial(ctx, &w.trial)
 	}
-	err = x.recordEnd(ctx, cause, events, err)
+	x.hold.endKeeper() // once the log says that the worker doesn't act, another one may begin
+	told, err = x.recordEnd(ctx, cause, events, err)
 	if x.kept != nil {
 		x.folders.leave(x.kept)
 	}
-	if x.hold == nil {
-		return false, err
-	}
-	x.hold.releaseKeeper(err == nil && !halted || tenure.Over(err))
-	return x.hold.isLeft(), err
+	x.hold.removeJournals(err == nil && !halted || tenure.Over(err))
+	return x.hold.isLeft(), told, err
 }
 
 // prepareExecution takes what the execution needs from the state. missing says that its

@@ -5,7 +5,6 @@ package tenure
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"time"
 
 	"code.wake.dev/wake/internal/eventlog"
@@ -35,11 +34,13 @@ func Rest(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), GiveBack)
 }
 
-// Release gives a lease back. One that can't be given back expires.
-func Release(ctx context.Context, l *lease.Lease, logger *slog.Logger) {
-	ctx, cancel := Rest(ctx)
-	defer cancel()
-	if err := l.Release(ctx); err != nil {
-		logger.Warn("lease not released", "error", err)
+// Proof proves that a writer's claim is the last of its node, for its lease.
+func Proof(w *eventlog.Writer, runner, process string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := w.Anchor(ctx, runner, process)
+		if errors.Is(err, eventlog.ErrFenced) {
+			return lease.ErrLost
+		}
+		return err
 	}
 }
