@@ -408,7 +408,7 @@ func TestLateAnswer(t *testing.T) {
 		proofs := 0
 		l.Claimed(func(context.Context) error { proofs++; return nil })
 		settle(a)
-		slow.late.Store(int64(a.TTL()))
+		slow.late.Store(int64(a.TTL() * 4 / 5))
 		<-time.After(3 * a.TTL())
 		slow.late.Store(0)
 		<-time.After(a.TTL())

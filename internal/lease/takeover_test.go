@@ -149,12 +149,13 @@ func TestLeaderIsAsked(t *testing.T) {
 func TestOutageStealsNothing(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		s, n := natstest.New(t), new(node)
-		a, _ := holder(t, connect(t, s.Conn(t, nats.ReconnectBufSize(-1))), "a")
 		b, _ := holder(t, connect(t, s.Conn(t, nats.ReconnectBufSize(-1))), "b")
+		<-time.After(b.TTL() / 4) // the rival renews before the holder does
+		a, _ := holder(t, connect(t, s.Conn(t, nats.ReconnectBufSize(-1))), "a")
 		l := n.mustTake(t, a)
 		settle(b)
 		s.Stop()
-		<-time.After(5 * a.TTL())
+		<-time.After(5*a.TTL() + a.TTL()/4)
 		s.Start(t)
 		for range 100 { // the rival is as fast as it can be
 			n.mustNotTake(t, b, "the holder is alive")

@@ -1,6 +1,7 @@
 package runner_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -124,14 +125,14 @@ func (c ticker) agentFlow() string {
 	return "name: tick\nworkspace: shared\nnodes:\n" + fmt.Sprintf("  - {id: a, type: agent, input: {cwd: %q, prompt: tick}}\n", c.dir)
 }
 
-// kept is an agent whose program is [tickerScript]. It says nothing but that it has ended.
-type kept struct{}
+// kept is an agent whose program is a script, [tickerScript] by default. It says nothing but that it has ended.
+type kept struct{ script string }
 
 func (kept) Capabilities() agent.Capabilities { return agent.Capabilities{} }
 
-func (kept) Start(_ context.Context, r agent.Request) (agent.Session, error) {
+func (k kept) Start(_ context.Context, r agent.Request) (agent.Session, error) {
 	p, err := r.Host.Start(programs.Config{
-		Name: "agent", Journal: true, KeepStderr: true, Dir: r.Options.Cwd, Env: os.Environ(), Argv: []string{"sh", "-c", tickerScript},
+		Name: "agent", Journal: true, KeepStderr: true, Dir: r.Options.Cwd, Env: os.Environ(), Argv: []string{"sh", "-c", cmp.Or(k.script, tickerScript)},
 	})
 	return keptSession{p, r}, err
 }
@@ -368,24 +369,24 @@ func TestLeftIsFenced(t *testing.T) {
 	}
 }
 
-// Once the log says how an execution ended, another worker may begin at its node: nothing of it is at work then.
+// Once the log says how an execution ended, another worker may begin at its node: nothing of it is at work then. Its session
+// ends its processes, and the worker its keeper.
 func TestEndsBehindItsProcesses(t *testing.T) {
 	b := newBench(t)
-	r1 := b.process("r1", &scripted{say: echo}, b.home("h1").edit)
+	r1 := b.process("r1", kept{"sleep 60 >/dev/null 2>&1 & echo $! > pid"}, b.home("h1").edit)
 	dir := t.TempDir()
-	var alive []string
+	var alive string
 	r1.gate.before(string(wire.TypeNodeComplete), func() {
 		pid, err := os.ReadFile(filepath.Join(dir, "pid"))
 		if err != nil {
 			t.Error(err)
 		}
 		if state, err := os.ReadFile(fmt.Sprintf("/proc/%s/stat", strings.TrimSpace(string(pid)))); err == nil {
-			alive = append(alive, string(state))
+			alive = string(state)
 		}
 	})
-	b.submit("run1", "name: x\nworkspace: shared\nnodes:\n"+
-		fmt.Sprintf("  - {id: a, type: exec, input: {cwd: %q, command: [sh, -c, %q]}}\n", dir, "sleep 60 >/dev/null 2>&1 & echo $! > pid"))
-	if state, entries := b.ended("run1"); state.Result != wire.FlowStatusComplete || len(alive) > 0 {
+	b.submit("run1", fmt.Sprintf("name: x\nworkspace: shared\nnodes:\n  - {id: a, type: agent, input: {cwd: %q, prompt: leave something}}\n", dir))
+	if state, entries := b.ended("run1"); state.Result != wire.FlowStatusComplete || alive != "" {
 		t.Errorf("run ended as %s, with %q at work:\n%s", state.Result, alive, story(entries))
 	}
 }

@@ -162,7 +162,9 @@ func (s *session) Events() iter.Seq2[*wire.Event, error] {
 			}
 		}
 		long := strings.Repeat(mark+" at length ", 4<<10)
-		if !say(&wire.AgentStart{Prompt: s.request.Prompt}) || !say(&wire.TurnStart{}) || !say(&wire.AgentText{Content: long}) {
+		spent := 0.5 // a run that has spent nothing leaves no state of the alerter
+		if !say(&wire.AgentStart{Prompt: s.request.Prompt}) || !say(&wire.TurnStart{}) || !say(&wire.AgentText{Content: long}) ||
+			!say(&wire.Usage{MessageID: "m1", CostUsd: &spent}) {
 			return
 		}
 		select {

@@ -113,7 +113,7 @@ func (x *kept) pump() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.over = true
-	if !x.conn.gone {
+	if x.conn != nil && !x.conn.gone {
 		x.conn.gone = true
 		close(x.conn.frames)
 	}
