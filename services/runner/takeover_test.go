@@ -418,6 +418,29 @@ func TestLosersLeaveTheRegistration(t *testing.T) {
 	})
 }
 
+// A run that is over and registered once more, by a process that came too late for it, is left by whoever finds it, though its last
+// owner lives.
+func TestLeftAtItsEnd(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.session("winner")
+		l := b.sleeps("run1", "winner", time.Now().Add(time.Hour))
+		l.append(l.owner, &wire.Event{Payload: &wire.FlowAborted{Reason: "enough"}})
+		late, err := wire.Marshal(map[string]any{"run": "run1", "runner": "late", "process": "late", "since": 1, "incarnation": b.log.Incarnation()})
+		if err == nil {
+			_, err = b.states().Put(t.Context(), subjects.Default.StateKey("runner", "run1"), late)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.process("r2", &scripted{say: echo})
+		b.awaits("the run is registered no more", func() bool {
+			_, found := b.registered("run1")
+			return !found
+		})
+	})
+}
+
 // session begins the session of a process of that name, which never says that it is over.
 func (b *bench) session(id string) (die func()) {
 	b.t.Helper()

@@ -45,8 +45,6 @@ func (o *owner) ownRun(ctx context.Context) error {
 		}
 		if tenure.Over(err) {
 			o.cfg.Lost.Inc()
-		} else {
-			o.giveBack(ctx)
 		}
 		o.cfg.Logger.Error("run has lost its owner", "run", o.runID, "error", err)
 		select {
@@ -105,7 +103,7 @@ func (o *owner) takeRun(ctx context.Context) error {
 	return err
 }
 
-func (o *owner) leadRun(ctx context.Context) error {
+func (o *owner) leadRun(ctx context.Context) (err error) {
 	taking, span := o.takeSpan(ctx)
 	defer span.End()
 	o.commands = o.cfg.Commands.Subscribe(o.runID)
@@ -113,7 +111,7 @@ func (o *owner) leadRun(ctx context.Context) error {
 	o.writer = nil
 	begun, err := o.takeLead(taking)
 	if o.writer != nil {
-		defer o.closeWriter(ctx)
+		defer func() { o.leaveRun(ctx, err) }()
 	}
 	if err != nil {
 		tracing.Fail(span, err)
@@ -147,7 +145,7 @@ func (o *owner) takeSpan(ctx context.Context) (context.Context, trace.Span) {
 func (o *owner) takeLead(ctx context.Context) (begun bool, err error) {
 	registered, err := o.takePlace(ctx)
 	if err == nil && !registered {
-		err = o.putRegistration(ctx, 0)
+		registered, err = o.addRegistration(ctx)
 	}
 	if err == nil {
 		begun, err = o.beginRun(ctx)
@@ -156,9 +154,39 @@ func (o *owner) takeLead(ctx context.Context) (begun bool, err error) {
 		err = o.claimRun(ctx)
 	}
 	if err == nil && registered {
-		err = o.putRegistration(ctx, 0)
+		err = o.takeRegistration(ctx)
 	}
 	return begun, err
+}
+
+// takeRegistration registers a run that has been claimed, however long that takes: as long as another process is registered as its
+// owner, none would look for it.
+func (o *owner) takeRegistration(ctx context.Context) error {
+	for {
+		err := o.putRegistration(ctx, 0)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-time.After(tenure.FirstPause):
+		case <-o.writer.Fenced():
+			return eventlog.ErrFenced
+		case <-o.lease.Lost():
+			return tenure.ErrLeaseLost
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// leaveRun ends what the owner writes. An owner that fails, and isn't replaced, gives the run back.
+func (o *owner) leaveRun(ctx context.Context, err error) {
+	o.closeWriter(ctx)
+	switch {
+	case err == nil, tenure.Over(err), errors.Is(err, errParked), errors.Is(err, errDrained):
+	default:
+		o.giveBack(ctx)
+	}
 }
 
 // claimRun makes the owner the writer of the run.
@@ -286,8 +314,8 @@ func (o *owner) giveUp(ctx context.Context) error {
 func (o *owner) giveBack(ctx context.Context) {
 	wait, cancel := context.WithTimeout(ctx, tenure.GiveBack)
 	defer cancel()
-	if o.epoch != 0 && o.cfg.Log.Conn().IsConnected() {
-		if err := o.putRegistration(wait, o.epoch); err != nil {
+	if o.cfg.Log.Conn().IsConnected() {
+		if err := o.putRegistration(wait, o.writer.Epoch()); err != nil {
 			o.cfg.Logger.Warn("run not given back", "run", o.runID, "error", err)
 		}
 	}
@@ -326,13 +354,16 @@ func (o *owner) canStartRun() bool { return o.def != nil || o.request.Fork != ni
 func (o *owner) leaseKey(node string) lease.Key { return lease.Key{Run: o.runID, Node: node} }
 
 // lastOwner is the process that may still act for a run, by the log and by what its
-// last owner left.
+// last owner left. An end says nothing of its owner: as long as that has something to do about it, it is registered.
 //
 //go:noinline // a copy of the node's state would stay on the stack for as long as the run is owned
 func lastOwner(s *wire.State, reg *registry.Registration) lease.Claimant {
 	n := s.Nodes[wire.RunNode]
-	if s.Status == wire.RunIdle || n.Epoch == reg.Released || view.Over(s) && reg.Run == "" {
-		return lease.Claimant{} // a claim alone begins nothing, and an end that is no longer registered leaves nothing to do
+	switch {
+	case s.Status == wire.RunIdle, n.Epoch == reg.Released: // a claim alone begins nothing
+		return lease.Claimant{}
+	case view.Over(s):
+		return lease.Claimant{Runner: reg.Runner, Process: reg.Process}
 	}
 	return lease.Claimant{Runner: n.Runner, Process: n.Holder}
 }

@@ -2,6 +2,7 @@ package owner
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"code.wake.dev/wake/internal/tracing"
@@ -31,6 +32,16 @@ func (o *owner) takePlace(ctx context.Context) (registered bool, err error) {
 		o.folder.holder = holderOf(o.view.State, o.cfg.ID)
 	}
 	return registered, nil
+}
+
+// addRegistration registers a run that isn't registered. It reports whether another process has done so meanwhile.
+func (o *owner) addRegistration(ctx context.Context) (another bool, err error) {
+	revision, err := o.cfg.Registry.Add(ctx, o.newRegistration(ctx, 0))
+	if errors.Is(err, registry.ErrRegistered) {
+		return true, nil
+	}
+	o.registered = revision
+	return false, err
 }
 
 func (o *owner) putRegistration(ctx context.Context, released uint64) (err error) {

@@ -232,6 +232,33 @@ func (g *Registry) Put(ctx context.Context, reg Registration) (revision uint64, 
 	return revision, nil
 }
 
+// ErrRegistered is returned by [Registry.Add] for a run that is registered.
+var ErrRegistered = errors.New("the run is registered")
+
+// Add is [Registry.Put] of a run that isn't registered, or only in another incarnation of the log.
+func (g *Registry) Add(ctx context.Context, reg Registration) (revision uint64, err error) {
+	value, err := wire.Marshal(reg)
+	if err != nil {
+		return 0, err
+	}
+	revision, err = g.kv.Create(ctx, g.stateKey(reg.Run), value)
+	if errors.Is(err, jetstream.ErrKeyExists) {
+		old, at, e := g.Load(ctx, reg.Run)
+		if e != nil {
+			return 0, e
+		}
+		if old.Incarnation == g.incarnation {
+			return 0, ErrRegistered
+		}
+		revision, err = g.kv.Update(ctx, g.stateKey(reg.Run), value, at)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("register run %s: %w", reg.Run, err)
+	}
+	g.keepNewer(g.stateKey(reg.Run), knownRun{Registration: reg, revision: revision})
+	return revision, nil
+}
+
 // Remove takes a run out, unless it was registered again since a
 // revision.
 func (g *Registry) Remove(ctx context.Context, run string, revision uint64) error {
