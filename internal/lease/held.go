@@ -13,8 +13,8 @@ type Lease struct {
 
 	spell   uint64                      // of the session, for which nobody else can have claimed
 	prove   func(context.Context) error // see [Lease.Claimed]
-	proving bool
-	renewed chan struct{} // holds one token when the lease was renewed; nil: nothing waits for that
+	proving chan struct{}               // closed when the proof that is under way has ended; nil: none is
+	renewed chan struct{}               // holds one token when the lease was renewed; nil: nothing waits for that
 	ended   bool
 }
 
@@ -25,6 +25,18 @@ func (l *Lease) Claimed(prove func(context.Context) error) {
 	l.holder.mu.Lock()
 	defer l.holder.mu.Unlock()
 	l.prove = prove
+}
+
+// Settle ends the proofs of the lease, and waits for the one that is under way: none is stored behind what its holder stores
+// from then on, such as that it doesn't act any more. In doubt, the lease stays so.
+func (l *Lease) Settle() {
+	l.holder.mu.Lock()
+	l.prove = nil
+	proving := l.proving
+	l.holder.mu.Unlock()
+	if proving != nil {
+		<-proving
+	}
 }
 
 // Lost is closed when another runner has claimed what the lease is for. It isn't closed by Release.

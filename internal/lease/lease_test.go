@@ -417,3 +417,42 @@ func TestLateAnswer(t *testing.T) {
 		}
 	})
 }
+
+// A proof that is under way is waited for before its holder says that it doesn't act any more, and none begins afterwards: it would
+// say that it does.
+func TestSettled(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		js, n := connect(t, natstest.Start(t)), new(node)
+		a, stop := holder(t, js, "a")
+		l := n.mustTake(t, a)
+		begun, end := make(chan struct{}), make(chan struct{})
+		proofs := 0
+		l.Claimed(func(context.Context) error {
+			proofs++
+			begun <- struct{}{}
+			<-end
+			return errors.New("the log is away")
+		})
+		stop()
+		<-time.After(2 * a.TTL())
+		defer start(t, a)()
+		<-begun
+		settled := make(chan struct{})
+		go func() {
+			l.Settle()
+			close(settled)
+		}()
+		synctest.Wait()
+		select {
+		case <-settled:
+			t.Error("the proof that is under way wasn't waited for")
+		default:
+		}
+		close(end)
+		<-settled
+		<-time.After(3 * a.TTL())
+		if proofs != 1 || l.Valid() {
+			t.Errorf("%d proofs, valid %t", proofs, l.Valid())
+		}
+	})
+}

@@ -126,8 +126,8 @@ const provesAtOnce = 64
 func (h *Holder) proveLeases(ctx context.Context) {
 	var doubtful []*Lease
 	for _, l := range h.held {
-		if l.spell != h.session.spell && l.prove != nil && !l.proving {
-			l.proving = true
+		if l.spell != h.session.spell && l.prove != nil && l.proving == nil {
+			l.proving = make(chan struct{})
 			doubtful = append(doubtful, l)
 		}
 	}
@@ -152,11 +152,19 @@ func (h *Holder) proveLeases(ctx context.Context) {
 func (h *Holder) proveLease(ctx context.Context, l *Lease, spell uint64) {
 	ctx, cancel := context.WithTimeout(ctx, h.ttl/3)
 	defer cancel()
-	err := l.prove(ctx)
+	h.mu.Lock()
+	prove := l.prove
+	h.mu.Unlock()
+	err := ErrLost
+	if prove != nil {
+		err = prove(ctx)
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	l.proving = false
+	close(l.proving)
+	l.proving = nil
 	switch {
+	case prove == nil: // it is settled
 	case err == nil:
 		l.spell = spell
 		l.tellRenewal()

@@ -102,6 +102,7 @@ func (w *worker) leaveNode(ctx context.Context, left, told bool) {
 	case w.cfg.keeperLives(ctx, w.offer):
 		w.lease.Abandon(w.giveBack)
 	default:
+		w.lease.Settle()
 		rest, cancel := tenure.Rest(ctx)
 		defer cancel()
 		if err := w.giveBack(rest); err != nil { // it may be stored later
@@ -260,6 +261,7 @@ func (w *worker) executeNode(ctx context.Context) (left, told bool, err error) {
 	if !tenure.Over(cause) && !tenure.Over(err) { // else another worker may be at work
 		x.log.passTrial(ctx, &w.trial)
 	}
+	w.lease.Settle()
 	x.hold.endKeeper() // once the log says that the worker doesn't act, another one may begin
 	told, err = x.recordEnd(ctx, cause, events, err)
 	if x.kept != nil {
