@@ -73,6 +73,7 @@ type Holder struct {
 
 	mu      sync.Mutex
 	held    map[Key]*Lease
+	proving bool            // leases in doubt are being proven
 	left    map[Key]leaving // what is given back when its time is over
 	session session
 	seen    map[string]sighting // sessions, by their processes

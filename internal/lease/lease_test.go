@@ -276,7 +276,7 @@ func TestExpiry(t *testing.T) {
 	})
 }
 
-// A holder whose session is gone for others is told what they have claimed, and keeps what they haven't.
+// A holder is told what other processes have claimed while its session had expired, and keeps the rest.
 func TestLost(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		s := natstest.New(t)
@@ -398,7 +398,7 @@ func TestOutage(t *testing.T) {
 	})
 }
 
-// A renewal whose answer comes when others may have found the session gone is none, though it was asked for in time.
+// A renewal is none if its answer comes when other processes may have found the session gone, though it was asked for in time.
 func TestLateAnswer(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		js, n := connect(t, natstest.Start(t)), new(node)

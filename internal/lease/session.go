@@ -122,22 +122,21 @@ func (h *Holder) withdrawSession(ctx context.Context) {
 // provesAtOnce bounds the leases that are proven at once, however many there are.
 const provesAtOnce = 64
 
-// proveLeases begins to prove those leases that are in doubt, under mu.
+// proveLeases begins to prove those leases that are in doubt, under mu, unless it is at it.
 func (h *Holder) proveLeases(ctx context.Context) {
 	var doubtful []*Lease
 	for _, l := range h.held {
-		if l.spell != h.session.spell && l.prove != nil && l.proving == nil {
-			l.proving = make(chan struct{})
+		if l.spell != h.session.spell && l.prove != nil {
 			doubtful = append(doubtful, l)
 		}
 	}
-	if len(doubtful) == 0 {
+	if len(doubtful) == 0 || h.proving {
 		return
 	}
+	h.proving = true
 	spell := h.session.spell
 	h.tasks.Go(func() {
 		places, proofs := make(chan struct{}, provesAtOnce), sync.WaitGroup{}
-		defer proofs.Wait()
 		for _, l := range doubtful {
 			places <- struct{}{}
 			proofs.Go(func() {
@@ -145,6 +144,10 @@ func (h *Holder) proveLeases(ctx context.Context) {
 				<-places
 			})
 		}
+		proofs.Wait()
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.proving = false
 	})
 }
 
@@ -154,17 +157,18 @@ func (h *Holder) proveLease(ctx context.Context, l *Lease, spell uint64) {
 	defer cancel()
 	h.mu.Lock()
 	prove := l.prove
-	h.mu.Unlock()
-	err := ErrLost
-	if prove != nil {
-		err = prove(ctx)
+	if prove == nil { // it was settled while it waited for its turn
+		h.mu.Unlock()
+		return
 	}
+	l.proving = make(chan struct{})
+	h.mu.Unlock()
+	err := prove(ctx)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	close(l.proving)
 	l.proving = nil
 	switch {
-	case prove == nil: // it is settled
 	case err == nil:
 		l.spell = spell
 		l.tellRenewal()

@@ -125,7 +125,7 @@ func TestNoSessionYet(t *testing.T) {
 	})
 }
 
-// A rival whose watch is behind asks the leader before it takes anything.
+// A rival asks the leader before it takes anything: its watch may be behind.
 func TestLeaderIsAsked(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		js, n := connect(t, natstest.Start(t)), new(node)
