@@ -49,7 +49,7 @@ func (o *owner) ownRun(ctx context.Context) error {
 		o.cfg.Logger.Error("run has lost its owner", "run", o.runID, "error", err)
 		select {
 		case <-time.After(pause):
-		case <-o.cfg.Draining: // the runner that sweeps next finds it
+		case <-o.cfg.Draining.Given(): // the runner that sweeps next finds it
 			return nil
 		case <-ctx.Done():
 		}

@@ -74,7 +74,7 @@ func (o *owner) scheduleRun(ctx context.Context) error {
 			err = tenure.ErrLeaseLost
 		case <-o.writer.Fenced():
 			err = eventlog.ErrFenced
-		case <-o.cfg.Draining:
+		case <-o.cfg.Draining.Given():
 			err = o.giveUp(ctx)
 		case <-ctx.Done():
 			err = ctx.Err()
