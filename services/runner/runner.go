@@ -166,7 +166,7 @@ type Runner struct {
 	owned    *registry.Set                     // runs that have an owner here
 	working  *registry.Set                     // executions that have a worker here
 	slots    work.Slots
-	resting  work.Slots    // of agents that wait for a person and have left their slot
+	resting  work.Slots   // of agents that wait for a person and have left their slot
 	draining *turn.Signal // given when Run is told to end: come to a safe point
 }
 

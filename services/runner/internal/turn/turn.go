@@ -36,7 +36,17 @@ func (l *Loop) Call() {
 		go l.takeTurns()
 	case taking:
 		l.state = called
+	case called, over:
 	}
+}
+
+// Run takes a turn now, on the goroutine of the caller, and others for as long as it is called meanwhile. Nothing may have
+// called the loop before. It reports whether the loop is over.
+func (l *Loop) Run() (over bool) {
+	l.mu.Lock()
+	l.state = taking
+	l.mu.Unlock()
+	return l.takeTurns()
 }
 
 // Stop waits until no turn is being taken; none is from then on. A turn must not call it.
@@ -54,15 +64,18 @@ func (l *Loop) Stop() {
 	}
 }
 
-func (l *Loop) takeTurns() {
-	for goesOn := true; goesOn; {
+// takeTurns takes turns until the loop waits, or is over.
+func (l *Loop) takeTurns() (isOver bool) {
+	for {
 		ended := l.take()
-		goesOn = l.endTurn(ended)
+		if next := l.endTurn(ended); next != taking {
+			return next == over
+		}
 	}
 }
 
-// endTurn reports whether another turn is to be taken.
-func (l *Loop) endTurn(ended bool) bool {
+// endTurn returns the state behind a turn.
+func (l *Loop) endTurn(ended bool) state {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -72,26 +85,55 @@ func (l *Loop) endTurn(ended bool) bool {
 			close(l.idle)
 			l.idle = nil
 		}
-		return false
 	case l.state == called:
 		l.state = taking
-		return true
 	default:
 		l.state = waiting
-		return false
+	}
+	return l.state
+}
+
+// Loops are loops that are called together. The zero value has none.
+type Loops struct {
+	mu  sync.Mutex
+	all map[*Loop]struct{}
+}
+
+// Add has a loop called, until Remove.
+func (s *Loops) Add(l *Loop) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all == nil {
+		s.all = map[*Loop]struct{}{}
+	}
+	s.all[l] = struct{}{}
+}
+
+// Remove is the reverse of Add.
+func (s *Loops) Remove(l *Loop) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.all, l)
+}
+
+// Call calls each of them.
+func (s *Loops) Call() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for l := range s.all {
+		l.Call()
 	}
 }
 
 // Signal is given once, to channels and to loops.
 type Signal struct {
-	given chan struct{}
+	Loops
 
-	mu    sync.Mutex
-	loops map[*Loop]struct{}
+	given chan struct{}
 }
 
 // NewSignal returns a signal that hasn't been given.
-func NewSignal() *Signal { return &Signal{given: make(chan struct{}), loops: map[*Loop]struct{}{}} }
+func NewSignal() *Signal { return &Signal{given: make(chan struct{})} }
 
 // Given is closed when the signal is given.
 func (s *Signal) Given() <-chan struct{} { return s.given }
@@ -108,24 +150,6 @@ func (s *Signal) IsGiven() bool {
 
 // Give gives it. It may be called once.
 func (s *Signal) Give() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	close(s.given)
-	for l := range s.loops {
-		l.Call()
-	}
-}
-
-// Add has a loop called when the signal is given, until Remove.
-func (s *Signal) Add(l *Loop) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.loops[l] = struct{}{}
-}
-
-// Remove is the reverse of Add.
-func (s *Signal) Remove(l *Loop) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.loops, l)
+	s.Call()
 }

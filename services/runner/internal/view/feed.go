@@ -62,7 +62,7 @@ type Subscription struct {
 
 	mu    sync.Mutex
 	queue []eventlog.Entry
-	call  func() // see onMore
+	call  func() // see OnMore
 }
 
 func (s *Subscription) pushEntry(e eventlog.Entry) {
@@ -79,8 +79,8 @@ func (s *Subscription) pushEntry(e eventlog.Entry) {
 	}
 }
 
-// onMore has a function called when the queue isn't empty, at once if it isn't; nil: none.
-func (s *Subscription) onMore(call func()) {
+// OnMore has a function called when the queue isn't empty, at once if it isn't; nil: none.
+func (s *Subscription) OnMore(call func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.call = call
