@@ -84,6 +84,7 @@ type Verification struct {
 	Deleted  int           `json:"deleted,omitempty"`  // runs without their events: removed, or being removed
 	Anchored int64         `json:"anchored,omitempty"` // runs with the same chain as in an anchor
 	Compared int64         `json:"compared,omitempty"` // with what the stream still has
+	Known    int           `json:"known,omitempty"`    // of the runs: these had been checked before, and nothing has happened in them since
 	Other    int           `json:"other,omitempty"`    // runs whose rows another version has derived: these aren't compared
 	Damages  []Damage      `json:"damages"`            // none: all is as it was recorded
 	Omitted  int           `json:"omitted,omitempty"`
@@ -141,6 +142,11 @@ type verifier struct {
 	bad     int64
 	lost    int64
 
+	incremental bool            // known runs aren't checked again, nor what is of no single run
+	known       map[string]Head // by run
+	knownOf     string          // the incarnation that they are of
+	heads       []Head          // of the runs that are as they were recorded
+
 	progress  func(done, of int64)
 	done, all int64 // events
 }
@@ -172,8 +178,10 @@ func (v *verifier) checkStore(ctx context.Context, run string) (err error) {
 	}
 	defer v.t.Rollback()      //nolint:errcheck // nothing was written
 	defer v.fields.Rollback() //nolint:errcheck // nothing was written
-	if err := v.checkIntegrity(ctx); err != nil {
-		return err
+	if !v.incremental {
+		if err := v.checkIntegrity(ctx); err != nil {
+			return err
+		}
 	}
 	if v.gone, err = retiredRuns(ctx, v.t); err != nil {
 		return err
@@ -186,7 +194,7 @@ func (v *verifier) checkStore(ctx context.Context, run string) (err error) {
 			return err
 		}
 		where, v.Deleted, run = " WHERE id = "+args.Add(found.ID), 0, found.Run
-	} else {
+	} else if !v.incremental {
 		v.seen = new(positions)
 	}
 	dir, err := os.MkdirTemp("", "wake-verify-")
@@ -201,16 +209,26 @@ func (v *verifier) checkStore(ctx context.Context, run string) (err error) {
 	if err == nil {
 		err = v.checkRuns(ctx, where, args)
 	}
-	if err == nil {
-		err = v.checkAlerts(ctx, run)
+	switch {
+	case err != nil:
+	case v.incremental:
+		err = v.checkCount(ctx)
+	default:
+		err = v.checkBeyondRuns(ctx, run, dir)
 	}
+	return errors.Join(err, v.scratch.Close(), v.scratch.Archive.Close())
+}
+
+// checkBeyondRuns checks the alerts of a run, or of all if run is empty, and then what else is of no single run.
+func (v *verifier) checkBeyondRuns(ctx context.Context, run, dir string) error {
+	err := v.checkAlerts(ctx, run)
 	if err == nil && run == "" {
 		err = v.checkAcrossRuns(ctx)
 	}
 	if err == nil && run == "" {
 		err = v.checkWords(ctx, dir)
 	}
-	return errors.Join(err, v.scratch.Close(), v.scratch.Archive.Close())
+	return err
 }
 
 // openViews begins two views of the store as of the same moment: a database doesn't read large
@@ -312,12 +330,22 @@ func (v *verifier) checkRuns(ctx context.Context, where string, args database.Pa
 		if err != nil {
 			return v.noteFailure(ctx, Damage{Table: "runs"}, err)
 		}
-		list = append(list, &runCheck{Run: row})
+		r := &runCheck{Run: row}
+		if v.isKnown(r) {
+			v.Runs, v.Known = v.Runs+1, v.Known+1
+			v.heads = append(v.heads, v.known[r.RunID])
+			continue
+		}
+		list = append(list, r)
 		v.all += row.Events
 	}
 	for _, r := range list {
+		damages := len(v.Damages) + v.Omitted
 		if err := v.checkRun(ctx, r); err != nil {
 			return err
+		}
+		if damages == len(v.Damages)+v.Omitted && r.LastPos <= v.Derived && !r.isOther() {
+			v.heads = append(v.heads, headOf(r))
 		}
 	}
 	return nil
