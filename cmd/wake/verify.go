@@ -86,8 +86,8 @@ func (a fileVerbs) verifyRecord(ctx context.Context, run string, o verifyOptions
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	m := a.newMeter("verify", "events")
-	store.Checker.Progress = m.note
+	m := a.newMeter("verify", "events").start()
+	store.Checker.Progress = m.notePart
 	v, err := a.verifyStore(ctx, store, run, o)
 	m.eraseLine()
 	if err != nil {

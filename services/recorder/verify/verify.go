@@ -104,15 +104,19 @@ const maxDamages = 1000
 // Checker checks a store.
 type Checker struct {
 	answers *queries.Answers
-	// Progress is called now and then with how many events were checked, of how many. It may be nil.
-	Progress func(done, of int64)
+	// Progress is called with what is being checked, and now and then with how much of it was, of how much, if that is known. It may be nil.
+	Progress func(part string, done, of int64)
 }
 
 // New returns the checker of the store that answers are from.
 func New(answers *queries.Answers) *Checker { return &Checker{answers: answers} }
 
 func (c *Checker) newVerifier() *verifier {
-	return &verifier{s: c.answers, progress: c.Progress, Verification: Verification{Damages: []Damage{}}}
+	progress := c.Progress
+	if progress == nil {
+		progress = func(string, int64, int64) {}
+	}
+	return &verifier{s: c.answers, progress: progress, Verification: Verification{Damages: []Damage{}}}
 }
 
 // Verify checks the events of a run, or of all if run is empty, and whatever is
@@ -147,9 +151,12 @@ type verifier struct {
 	knownOf     string          // the incarnation that they are of
 	heads       []Head          // of the runs that are as they were recorded
 
-	progress  func(done, of int64)
+	progress  func(part string, done, of int64)
 	done, all int64 // events
 }
+
+// partEvents are the events, and what is derived from them.
+const partEvents = "events"
 
 func (v *verifier) addDamage(d Damage) {
 	if len(v.Damages) == maxDamages {
@@ -221,11 +228,14 @@ func (v *verifier) checkStore(ctx context.Context, run string) (err error) {
 
 // checkBeyondRuns checks the alerts of a run, or of all if run is empty, and then what else is of no single run.
 func (v *verifier) checkBeyondRuns(ctx context.Context, run, dir string) error {
+	v.progress("alerts", 0, 0)
 	err := v.checkAlerts(ctx, run)
 	if err == nil && run == "" {
+		v.progress("all runs", 0, 0)
 		err = v.checkAcrossRuns(ctx)
 	}
 	if err == nil && run == "" {
+		v.progress("full text", 0, 0)
 		err = v.checkWords(ctx, dir)
 	}
 	return err
@@ -310,6 +320,7 @@ func (v *verifier) checkIntegrity(ctx context.Context) error {
 	if v.t.D.Integrity == "" {
 		return nil
 	}
+	v.progress("database", 0, 0)
 	var problem string
 	for err := range v.t.Each(ctx, v.t.D.Integrity, nil, &problem) {
 		if err != nil {
@@ -339,6 +350,7 @@ func (v *verifier) checkRuns(ctx context.Context, where string, args database.Pa
 		list = append(list, r)
 		v.all += row.Events
 	}
+	v.progress(partEvents, 0, v.all)
 	for _, r := range list {
 		damages := len(v.Damages) + v.Omitted
 		if err := v.checkRun(ctx, r); err != nil {
