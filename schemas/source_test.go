@@ -69,7 +69,6 @@ func readSource(t *testing.T) *source {
 			}
 		}
 	}
-	s.wire["Event"]["blobs"] = "Blobs" // they have no tag, since they stand behind the payload
 	for name, constant := range returns {
 		s.payload[constants[constant]] = name
 	}

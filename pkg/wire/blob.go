@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
+	"unsafe"
 )
 
 // BlobLimit is the default size in bytes above which payload fields are moved
@@ -138,29 +138,19 @@ func eventValues(encoded []byte) (map[string][]byte, error) {
 func largestField(values map[string][]byte) string {
 	best, size := "", minBlob-1
 	for _, name := range slices.Sorted(maps.Keys(values)) {
-		if !envelopeNames()[name] && len(values[name]) > size {
+		if envelope().findField(name) < 0 && len(values[name]) > size {
 			best, size = name, len(values[name])
 		}
 	}
 	return best
 }
 
-// envelopeNames are the fields that stay in an event whatever their size.
-var envelopeNames = sync.OnceValue(func() map[string]bool { //nolint:gochecknoglobals // constant
-	names := map[string]bool{"v": true, "type": true, "blobs": true}
-	for _, field := range envelope() {
-		names[field.name] = true
-	}
-	return names
-})
-
-func encodeBlobs(blobs []Blob) ([]byte, error) {
-	f := fields{mode: encoding, packer: newPacker()}
-	f.putArrayLen(len(blobs))
-	for i := range blobs {
-		f.writeRecord("blobs", &blobs[i])
-	}
-	return f.buf, f.err
+func encodeBlobs(blobs []Blob) (Raw, error) {
+	return packWith(func(p *packer) error {
+		w, fields := &writer{packer: p}, envelope().fields
+		writeObjects[Blob](w, &fields[len(fields)-1], unsafe.Pointer(&blobs))
+		return w.err
+	})
 }
 
 // assembleEvent returns the canonical event that has the given fields.

@@ -1,110 +1,100 @@
 package wire
 
 import (
+	"bytes"
 	"fmt"
 	"reflect"
+	"slices"
 	"sync"
 	"unicode/utf8"
 	"unsafe"
 )
 
-// visitors recycles visitors with their buffers.
-var visitors = sync.Pool{New: func() any { return &fields{packer: newPacker()} }} //nolint:gochecknoglobals // a pool
+var (
+	// writers recycles writers with their buffers, readers the ids that they share.
+	writers = sync.Pool{New: func() any { return &writer{packer: newPacker()} }} //nolint:gochecknoglobals // a pool
+	readers = sync.Pool{New: func() any { return new(reader) }}                  //nolint:gochecknoglobals // a pool
+)
 
 // Encode returns the canonical encoding of e. It fails with a [*FieldError] if
 // e violates its type.
 func Encode(e *Event) ([]byte, error) {
-	f := visitors.Get().(*fields)
-	defer f.returnToPool()
-	if err := f.encodeEvent(e); err != nil {
+	w := writers.Get().(*writer)
+	defer w.returnToPool()
+	if err := w.writeEvent(e); err != nil {
 		return nil, err
 	}
-	out := make([]byte, len(f.buf))
-	copy(out, f.buf)
-	return out, nil
+	return bytes.Clone(w.buf), nil
 }
 
 // Validate reports whether e can be encoded.
 func Validate(e *Event) error {
-	f := visitors.Get().(*fields)
-	defer f.returnToPool()
-	return f.encodeEvent(e)
+	w := writers.Get().(*writer)
+	defer w.returnToPool()
+	return w.writeEvent(e)
 }
 
-func (f *fields) returnToPool() {
-	f.empty()
-	*f = fields{packer: f.packer, path: f.path[:0], ids: f.ids}
-	visitors.Put(f)
+func (w *writer) returnToPool() {
+	w.empty()
+	w.fault = fault{path: w.path[:0]}
+	writers.Put(w)
 }
 
-func (f *fields) encodeEvent(e *Event) error {
+func (w *writer) writeEvent(e *Event) error {
 	if e.Payload == nil || e.Payload.Type() == "" {
 		return &FieldError{Field: "type", Problem: "is required"}
 	}
-	f.mode, f.event, f.known = encoding, e, lookUpType(e.Type())
-	if got := reflect.TypeOf(e.Payload); got != f.known.pointer {
-		return &FieldError{Type: e.Type(), Field: "type", Problem: fmt.Sprintf("has the payload %s, not %s", f.known.pointer, got)}
+	known := lookUpType(e.Type())
+	payload := reflect.ValueOf(e.Payload)
+	if payload.Type() != known.pointer {
+		return &FieldError{Type: e.Type(), Field: "type", Problem: fmt.Sprintf("has the payload %s, not %s", known.pointer, payload.Type())}
 	}
-	f.writeRecord("", e)
-	return f.err
+	w.event, w.count = e, inHeader
+	start := w.leaveRoom()
+	all := envelope()
+	w.buf = append(w.buf, all.fields[0].key...)
+	w.putUint(Version)
+	w.buf = append(w.buf, all.fields[1].key...)
+	w.writeText("type", string(e.Type()))
+	blobs := len(all.fields) - 1
+	w.writeFields(all.fields[inHeader:blobs], unsafe.Pointer(e), e.Blobs)
+	w.requireID(known.requires)
+	w.writeFields(known.shape.fields, payload.UnsafePointer(), e.Blobs)
+	if len(e.Blobs) > 0 {
+		w.writeFields(all.fields[blobs:], unsafe.Pointer(e), e.Blobs)
+		w.checkBlobs()
+	}
+	if len(e.Unknown) > 0 {
+		w.writeUnknown(e.Unknown, all, known.shape)
+	}
+	w.endMap(start)
+	return w.err
 }
 
-// visitFields visits the whole event.
-func (e *Event) visitFields(f *fields) {
-	e.visitHeader(f)
-	f.visitShape(envelope(), unsafe.Pointer(e))
-	f.visitPayload(e.Payload)
-	objects(f, "blobs", &e.Blobs, optional)
-	switch f.mode {
-	case encoding, checking:
-		e.checkBlobs(f)
-	case decoding:
-		f.rules = f.rules || len(e.Blobs) > 0
-	case describing:
+// requireID refuses an event that lacks an id which is optional in the envelope, but which its type requires.
+func (e *fault) requireID(name string) {
+	if name == "sessionId" && e.event.SessionID == "" || name == "callId" && e.event.CallID == "" {
+		e.failField(name, "is required")
 	}
 }
 
-func (f *fields) visitPayload(p Payload) {
-	if f.known.requires != "" {
-		f.requireID(f.known.requires)
-	}
-	f.visitShape(f.known.shape, reflect.ValueOf(p).UnsafePointer())
-}
-
-// visitHeader visits the version and the type. A decoder knows them by then.
-func (e *Event) visitHeader(f *fields) {
-	if f.mode != decoding {
-		v, t := uint64(Version), string(e.Payload.Type())
-		f.uint64("v", &v, nonEmpty)
-		f.str("type", &t, nonEmpty)
-		return
-	}
-	for _, name := range [...]string{"v", "type"} {
-		if f.matchKey(name, required) {
-			rest, err := skipValue(f.in)
-			if err != nil {
-				f.failValue(name, "a value", err)
-				return
-			}
-			f.nextField(rest)
+// checkBlobs refuses references to what can't have been moved.
+func (e *fault) checkBlobs() {
+	for i, b := range e.event.Blobs {
+		switch {
+		case !isHash(b.SHA256):
+			e.failField("blobs.sha256", "must be 64 hexadecimal digits, lower-case")
+		case b.Size < 0:
+			e.failField("blobs.size", "must not be negative")
+		case envelope().findField(b.Field) >= 0:
+			e.failField("blobs.field", "must be a field of the payload")
+		case isMoved(e.event.Blobs[:i], b.Field):
+			e.failField("blobs.field", "occurs twice")
+		case slices.ContainsFunc(e.event.Unknown, func(f Field) bool { return f.Name == b.Field }):
+			e.failField(b.Field, moved)
 		}
 	}
 }
-
-func (e *Event) checkBlobs(f *fields) {
-	for i, b := range e.Blobs {
-		if envelopeNames()[b.Field] {
-			f.failField("blobs.field", "must be a field of the payload")
-		}
-		for _, other := range e.Blobs[:i] {
-			if b.Field == other.Field {
-				f.failField("blobs.field", "occurs twice")
-			}
-		}
-	}
-}
-
-func (e *Event) unknownFields() *[]Field { return &e.Unknown }
 
 // Decode reads an event. It fails with [ErrSyntax], [ErrTrailing] or
 // [ErrVersion], or with a [*FieldError] if the event violates its type. The
@@ -119,17 +109,41 @@ func Decode(b []byte) (*Event, error) {
 	}
 	known := lookUpType(t)
 	e := &Event{Payload: known.newPayload(t)}
-	f := visitors.Get().(*fields)
-	defer f.returnToPool()
-	f.mode, f.event, f.known, f.in = decoding, e, known, b
-	f.readRecord("", e)
-	if f.err != nil {
-		return nil, f.err
-	}
-	if len(f.in) > 0 {
+	r := readers.Get().(*reader)
+	defer r.returnToPool()
+	rest, err := r.readEvent(e, known, b)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(rest) > 0:
 		return nil, ErrTrailing
 	}
 	return e, nil
+}
+
+func (r *reader) returnToPool() {
+	r.fault = fault{path: r.path[:0]}
+	readers.Put(r)
+}
+
+func (r *reader) readEvent(e *Event, known *knownType, in []byte) (rest []byte, err error) {
+	r.event = e
+	n, in, err := readMapHeader(in)
+	if err != nil {
+		return nil, err
+	}
+	parts := [...]part{
+		{shape: envelope(), at: unsafe.Pointer(e)},
+		{shape: known.shape, at: reflect.ValueOf(e.Payload).UnsafePointer()},
+	}
+	if rest = r.readMap(in, n, parts[:]); r.err != nil {
+		return nil, r.err
+	}
+	r.checkPresence(&parts[0], e.Blobs)
+	r.requireID(known.requires)
+	r.checkPresence(&parts[1], e.Blobs)
+	r.checkBlobs()
+	return rest, r.err
 }
 
 // peekType finds the version and the type of an encoded event. They are its first

@@ -325,6 +325,7 @@ func TestEncodeRefuses(t *testing.T) {
 		"blob of the envelope":  {event(func(e *wire.Event) { e.Blobs = []wire.Blob{blob("execId", hash)}; e.ExecID = "" }), "blobs.field"},
 		"blob of the type":      {event(func(e *wire.Event) { e.Blobs = []wire.Blob{blob("runId", hash)}; e.RunID = "" }), "blobs.field"},
 		"blob twice":            {event(func(e *wire.Event) { e.Blobs = []wire.Blob{blob("x", hash), blob("x", hash)} }), "blobs.field"},
+		"blob of an unknown":    {event(func(e *wire.Event) { e.Unknown, e.Blobs = []wire.Field{field("x")}, []wire.Blob{blob("x", hash)} }), "x"},
 		"blob without hash":     {event(func(e *wire.Event) { e.Blobs = []wire.Blob{blob("x", "")} }), "blobs.sha256"},
 		"blob with a path":      {event(func(e *wire.Event) { e.Blobs = []wire.Blob{blob("x", "../../etc/passwd")} }), "blobs.sha256"},
 	} {
@@ -381,6 +382,10 @@ func TestDecodeRefusesBlobs(t *testing.T) {
 	}
 	m["blobs"] = []any{blob, blob}
 	refuse(t, m, "agent:text", "blobs.field")
+
+	m = leastEvent("agent:text") // what couldn't be written again
+	m["zFuture"], m["blobs"] = true, []any{map[string]any{"field": "zFuture", "sha256": hash, "size": 1}}
+	refuse(t, m, "agent:text", "zFuture")
 }
 
 // TestWidths: every length has its shortest header.

@@ -45,41 +45,26 @@ func Types() []Type { return slices.Sorted(maps.Keys(catalogue())) }
 
 // Describe returns the description of a type; without fields if it is unknown.
 func Describe(t Type) TypeInfo {
-	info := TypeInfo{Type: t}
-	f := fields{known: lookUpType(t), requires: func(name string) { info.Requires = append(info.Requires, name) }}
-	info.Fields = f.collectFields(func(f *fields) { f.visitPayload(f.known.newPayload(nil)) })
+	known := lookUpType(t)
+	info := TypeInfo{Type: t, Fields: known.shape.describeFields()}
+	if known.requires != "" {
+		info.Requires = []string{known.requires}
+	}
 	return info
 }
 
 // DescribeEnvelope returns the fields that all types share, in wire order. The
 // payload's fields stand before the last one, blobs.
-func DescribeEnvelope() []FieldInfo {
-	f := fields{known: opaqueType}
-	return f.collectFields((&Event{Payload: new(Opaque)}).visitFields)
-}
+func DescribeEnvelope() []FieldInfo { return envelope().describeFields() }
 
-// collectFields returns what visit describes.
-func (f *fields) collectFields(visit func(*fields)) (list []FieldInfo) {
-	outer := *f
-	f.mode = describing
-	f.describe = func(i FieldInfo) { list = append(list, i) }
-	visit(f)
-	*f = outer
+func (s *shape) describeFields() (list []FieldInfo) {
+	for _, f := range s.fields {
+		info := FieldInfo{Name: f.name(), Kind: f.kind, Required: f.presence != optional, Enum: slices.Clone(f.words)}
+		info.NonEmpty = f.presence == nonEmpty && f.kind != FieldAny // null is not empty, and "" neither
+		if f.nested != nil {
+			info.Fields = f.nested.describeFields()
+		}
+		list = append(list, info)
+	}
 	return list
-}
-
-// describeField hands the description of a field to f.describe.
-func (f *fields) describeField(name string, kind FieldKind, p presence) {
-	f.describe(FieldInfo{Name: name, Kind: kind, Required: p != optional, NonEmpty: p == nonEmpty})
-}
-
-// describeNested is [fields.describeField] for fields that hold objects.
-func (f *fields) describeNested(name string, kind FieldKind, p presence, r record) {
-	f.describe(FieldInfo{Name: name, Kind: kind, Required: p != optional, Fields: f.collectFields(r.visitFields)})
-}
-
-// hasField reports whether r has a field of that name.
-func (f *fields) hasField(r record, name string) bool {
-	probe := fields{known: f.known}
-	return slices.ContainsFunc(probe.collectFields(r.visitFields), func(i FieldInfo) bool { return i.Name == name })
 }

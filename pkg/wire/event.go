@@ -47,7 +47,7 @@ type Event struct {
 
 	// Blobs are payload fields that were too large for the log. Such a field is
 	// absent from the payload; its canonical encoding is in the object store.
-	Blobs []Blob
+	Blobs []Blob `wire:"blobs"`
 
 	// Unknown holds fields that this version doesn't know, sorted by name.
 	Unknown []Field
@@ -128,24 +128,6 @@ type Blob struct {
 	Unknown
 }
 
-func (b *Blob) visitFields(f *fields) {
-	visitTags(f, b)
-	switch f.mode {
-	case encoding, checking:
-		if !isHash(b.SHA256) {
-			f.failField("sha256", "must be 64 hexadecimal digits, lower-case")
-		}
-		if b.Size < 0 {
-			f.failField("size", "must not be negative")
-		}
-	case decoding:
-		f.rules = true
-	case describing:
-	}
-}
-
 // Unknown is embedded by the structs inside payloads to keep fields that this
 // version doesn't know.
 type Unknown struct{ Rest []Field }
-
-func (u *Unknown) unknownFields() *[]Field { return &u.Rest }

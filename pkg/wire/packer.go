@@ -69,16 +69,6 @@ func (p *packer) putArrayLen(n int)   { _ = p.enc.EncodeArrayLen(n) }
 func (p *packer) putMapLen(n int)     { _ = p.enc.EncodeMapLen(n) }
 func (p *packer) putText(text []byte) { p.putString(unsafe.String(unsafe.SliceData(text), len(text))) }
 
-// putKey is [packer.putString] for the name of a field. Events consist of them: the way through
-// the encoder, two calls for each, makes encoding an event a fifth slower.
-func (p *packer) putKey(name string) {
-	if len(name) > maxFixed {
-		p.putString(name)
-		return
-	}
-	p.buf = append(append(p.buf, codeFixed|byte(len(name))), name...)
-}
-
 // maxFixed is the length in bytes of the longest string with a header of one byte.
 const maxFixed = 31
 

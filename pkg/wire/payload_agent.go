@@ -420,7 +420,3 @@ func (*BreakpointChanged) Type() Type  { return TypeBreakpointChanged }
 func (*Compaction) Type() Type         { return TypeCompaction }
 func (*HookFired) Type() Type          { return TypeHookFired }
 func (*RawMessage) Type() Type         { return TypeRaw }
-
-func (p *TokenUsage) visitFields(f *fields) { visitTags(f, p) }
-func (p *ModelUsage) visitFields(f *fields) { visitTags(f, p) }
-func (p *Todo) visitFields(f *fields)       { visitTags(f, p) }

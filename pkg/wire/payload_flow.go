@@ -290,5 +290,3 @@ func (*NodeComplete) Type() Type    { return TypeNodeComplete }
 func (*NodeError) Type() Type       { return TypeNodeError }
 func (*InputRequested) Type() Type  { return TypeInputRequested }
 func (*InputReceived) Type() Type   { return TypeInputReceived }
-
-func (p *Patch) visitFields(f *fields) { visitTags(f, p) }

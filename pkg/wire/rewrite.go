@@ -19,7 +19,7 @@ func MapText(encoded []byte, f func(path []string, key bool, text string) string
 	}
 	before := make(map[string][]byte, len(values))
 	for name, value := range values {
-		if envelopeNames()[name] {
+		if envelope().findField(name) >= 0 {
 			continue
 		}
 		if _, _, err := scanValue(value, maxDocument); err != nil {

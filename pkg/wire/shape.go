@@ -9,150 +9,151 @@ import (
 	"unsafe"
 )
 
-// shape is how a struct lies on the wire: its fields in wire order, as their tags
-// `wire:"name,required"` tell. Instead of required there may be nonempty, see [presence];
-// document marks a [Raw] that holds values, shared an id that many events have in common.
-type shape []shapeField
+// envelope is the shape of what all events have. Its first two fields are not in the struct: an
+// event is the version of this package and the type of its payload. Blobs, which stand behind the
+// payload, are the last.
+var envelope = sync.OnceValue(func() *shape { //nolint:gochecknoglobals // constant
+	s := readShape(reflect.TypeFor[Event]())
+	header := []field{newField("v", nonEmpty), newField("type", nonEmpty)}
+	header[0].fieldType = fieldType{kind: FieldUnsigned, read: passValue}
+	header[1].fieldType = fieldType{kind: FieldString, read: passValue}
+	s.fields = slices.Concat(header, s.fields)
+	s.required = s.required<<len(header) | (1<<len(header) - 1)
+	return s
+})
 
-type shapeField struct {
-	name     string
-	presence presence
-	offset   uintptr
-	visit    visitKind
+// inHeader is the number of fields of the envelope that are not in the struct.
+const inHeader = 2
 
-	skips bool    // it is left out if the word at size is zero, as in most events
-	size  uintptr // offset of the length or of the pointer, or of the number itself
+func newField(name string, p presence) field {
+	if len(name) > maxFixed {
+		panic(fmt.Sprintf("wire: the name %s is longer than %d bytes", name, maxFixed))
+	}
+	return field{key: string([]byte{codeFixed | byte(len(name))}) + name, presence: p}
 }
 
-// visitKind visits a field of one kind at its address.
-type visitKind func(f *fields, name string, at unsafe.Pointer, p presence)
-
-// visitShape visits the fields of the struct at an address. It passes over those that have nothing
-// to do with the event, without a call for each.
-func (f *fields) visitShape(s shape, at unsafe.Pointer) {
-	for i := range s {
-		field := &s[i]
-		switch {
-		case f.mode == encoding && field.skips && *(*uintptr)(unsafe.Add(at, field.size)) == 0:
-		case f.mode == decoding && !f.isNext(field.name):
-			f.passField(field.presence)
-		default:
-			field.visit(f, field.name, unsafe.Add(at, field.offset), field.presence)
+func readShape(t reflect.Type) *shape {
+	s := new(shape)
+	for member := range t.Fields() {
+		if member.Type == reflect.TypeFor[Unknown]() || member.Type == reflect.TypeFor[[]Field]() {
+			s.unknown = member.Offset
 		}
-	}
-}
-
-// visitTags visits the tagged fields of a struct that is no payload.
-func visitTags[T any](f *fields, v *T) {
-	f.visitShape(shapeOf(reflect.TypeFor[T]()), unsafe.Pointer(v))
-}
-
-// envelope is the shape of what all events have. Every event asks for it.
-var envelope = sync.OnceValue(func() shape { return readShape(reflect.TypeFor[Event]()) }) //nolint:gochecknoglobals // constant
-
-// shapes holds the shape of every such struct that was met.
-var shapes sync.Map //nolint:gochecknoglobals // a cache: types don't change
-
-func shapeOf(t reflect.Type) shape {
-	if s, ok := shapes.Load(t); ok {
-		return s.(shape)
-	}
-	s, _ := shapes.LoadOrStore(t, readShape(t))
-	return s.(shape)
-}
-
-func readShape(t reflect.Type) (s shape) {
-	for field := range t.Fields() {
-		tag, ok := field.Tag.Lookup("wire")
+		tag, ok := member.Tag.Lookup("wire")
 		if !ok {
 			continue
 		}
-		name, rest, _ := strings.Cut(tag, ",")
-		options := strings.Split(rest, ",")
-		one := shapeField{name: name, offset: field.Offset, visit: kindOf(field.Type)}
-		switch {
-		case slices.Contains(options, "required"):
-			one.presence = required
-		case slices.Contains(options, "nonempty"):
-			one.presence = nonEmpty
+		f := readTag(tag, member)
+		if f.presence != optional {
+			s.required |= 1 << len(s.fields)
 		}
-		switch field.Type.Kind() {
-		case reflect.String, reflect.Slice:
-			one.skips, one.size = one.presence == optional, field.Offset+unsafe.Sizeof(field.Offset) // behind the pointer
-		case reflect.Int, reflect.Pointer, reflect.Map:
-			one.skips, one.size = one.presence == optional, field.Offset
-		}
-		switch {
-		case slices.Contains(options, "document"):
-			one.visit = visitWith((*fields).document)
-		case slices.Contains(options, "shared"):
-			one.visit = visitWith((*fields).id)
-		}
-		s = append(s, one)
+		s.fields = append(s.fields, f)
 	}
 	return s
 }
 
-func visitWith[T any](visit func(f *fields, name string, v *T, p presence)) visitKind {
-	return func(f *fields, name string, at unsafe.Pointer, p presence) { visit(f, name, (*T)(at), p) }
+func readTag(tag string, member reflect.StructField) field {
+	name, rest, _ := strings.Cut(tag, ",")
+	options := strings.Split(rest, ",")
+	p := optional
+	switch {
+	case slices.Contains(options, "required"):
+		p = required
+	case slices.Contains(options, "nonempty"):
+		p = nonEmpty
+	}
+	f := newField(name, p)
+	f.offset, f.probe, f.depth = member.Offset, member.Offset, MaxDepth
+	f.fieldType, f.nested = typeOf(member.Type)
+	switch member.Type.Kind() {
+	case reflect.String, reflect.Slice: // the length stands behind the pointer
+		f.width = uint8(unsafe.Sizeof(f.probe))
+		f.probe += unsafe.Sizeof(f.probe)
+	case reflect.Int, reflect.Int64, reflect.Uint64, reflect.Bool, reflect.Pointer:
+		f.width = uint8(member.Type.Size())
+	}
+	if p == required && (f.kind == FieldAny || f.words != nil) { // neither a value nor a word is ever blank
+		f.presence = nonEmpty
+	}
+	if slices.Contains(options, "document") {
+		f.depth = maxDocument
+	}
+	if slices.Contains(options, "shared") {
+		f.read = readShared
+	}
+	return f
 }
 
-// visitWords visits a string out of a set.
-func visitWords[T ~string](allowed ...T) visitKind {
-	return visitWith(func(f *fields, name string, v *T, p presence) { enum(f, name, v, p, allowed...) })
-}
-
-// kindOf returns what visits fields of a type.
-func kindOf(t reflect.Type) visitKind {
+// typeOf returns what fields of a type have in common, and the shape of the structs in them.
+func typeOf(t reflect.Type) (fieldType, *shape) {
 	switch reflect.Zero(t).Interface().(type) {
 	case string:
-		return visitWith((*fields).str)
+		return fieldType{kind: FieldString, write: writeString, read: readText}, nil
 	case int:
-		return visitWith((*fields).int)
+		return fieldType{kind: FieldInteger, write: writeInt, read: readSmall}, nil
 	case int64:
-		return visitWith((*fields).int64)
+		return fieldType{kind: FieldInteger, write: writeInt64, read: readInt64}, nil
 	case uint64:
-		return visitWith((*fields).uint64)
+		return fieldType{kind: FieldUnsigned, write: writeUint64, read: readUint64}, nil
 	case bool:
-		return visitWith((*fields).bool)
+		return fieldType{kind: FieldBoolean, write: writeBool, read: readFlag}, nil
 	case *int:
-		return visitWith((*fields).optInt)
+		return fieldType{kind: FieldInteger, write: writePointer(writeInt), read: readPointer[int](readSmall)}, nil
 	case *int64:
-		return visitWith((*fields).optInt64)
+		return fieldType{kind: FieldInteger, write: writePointer(writeInt64), read: readPointer[int64](readInt64)}, nil
 	case *float64:
-		return visitWith((*fields).optFloat)
+		return fieldType{kind: FieldNumber, write: writePointer(writeNumber), read: readPointer[float64](readFloat64)}, nil
 	case Raw:
-		return visitWith((*fields).raw)
+		return fieldType{kind: FieldAny, write: writeRaw, read: readDocument}, nil
 	case []string:
-		return visitWith((*fields).strs)
+		return fieldType{kind: FieldStrings, write: writeStrings, read: readStrings}, nil
 	case map[string]string:
-		return visitWith((*fields).strMap)
+		return fieldType{kind: FieldStringMap, write: writeStringMap, read: readStringMap, isEmpty: isEmptyMap[string]}, nil
 	case TokenUsage:
-		return visitWith(object[TokenUsage])
-	case *TokenUsage:
-		return visitWith(optObject[TokenUsage])
-	case map[string]ModelUsage:
-		return visitWith(objectMap[ModelUsage])
-	case []Todo:
-		return visitWith(objects[Todo])
+		return fieldType{kind: FieldObject, write: writeObject, read: readObject, isEmpty: isZeroStruct[TokenUsage]}, shapeOf[TokenUsage]()
 	case Patch:
-		return visitWith(object[Patch])
+		return fieldType{kind: FieldObject, write: writeObject, read: readObject, isEmpty: isZeroStruct[Patch]}, shapeOf[Patch]()
+	case *TokenUsage:
+		return fieldType{kind: FieldObject, write: writePointer(writeObject), read: readPointer[TokenUsage](readObject)}, shapeOf[TokenUsage]()
+	case []Todo:
+		return fieldType{kind: FieldObjects, write: writeObjects[Todo], read: readObjects[Todo]}, shapeOf[Todo]()
+	case []Blob:
+		return fieldType{kind: FieldObjects, write: writeObjects[Blob], read: readObjects[Blob]}, shapeOf[Blob]()
+	case map[string]ModelUsage:
+		return fieldType{
+			kind: FieldObjectMap, write: writeObjectMap[ModelUsage], read: readObjectMap[ModelUsage], isEmpty: isEmptyMap[ModelUsage],
+		}, shapeOf[ModelUsage]()
 	case PatchOp:
-		return visitWords(PatchSet, PatchMerge)
+		return wordOf(PatchSet, PatchMerge), nil
 	case FlowStatus:
-		return visitWords(FlowStatusComplete, FlowStatusFailed)
+		return wordOf(FlowStatusComplete, FlowStatusFailed), nil
 	case Severity:
-		return visitWords(SeverityInfo, SeverityWarning, SeverityError, SeverityCritical)
+		return wordOf(SeverityInfo, SeverityWarning, SeverityError, SeverityCritical), nil
 	case Priority:
-		return visitWords(PriorityInfo, PriorityQuestion, PriorityBlocker)
+		return wordOf(PriorityInfo, PriorityQuestion, PriorityBlocker), nil
 	case ToolCallState:
-		return visitWords(ToolPending, ToolApprovalRequired, ToolApproved, ToolExecuting, ToolCompleted, ToolFailed, ToolDenied, ToolSealedState)
+		return wordOf(ToolPending, ToolApprovalRequired, ToolApproved, ToolExecuting, ToolCompleted, ToolFailed, ToolDenied, ToolSealedState), nil
 	case Decision:
-		return visitWords(DecisionAllow, DecisionDeny)
+		return wordOf(DecisionAllow, DecisionDeny), nil
 	case CheckpointKind:
-		return visitWords(CheckpointTurn, CheckpointSubturn, CheckpointSFP, CheckpointLabelled)
+		return wordOf(CheckpointTurn, CheckpointSubturn, CheckpointSFP, CheckpointLabelled), nil
 	case AuditResult:
-		return visitWords(AuditPass, AuditFail, AuditWarn)
+		return wordOf(AuditPass, AuditFail, AuditWarn), nil
 	}
 	panic(fmt.Sprintf("wire: fields of type %s have no kind", t))
 }
+
+func shapeOf[T any]() *shape { return readShape(reflect.TypeFor[T]()) }
+
+// wordOf is the type of a string out of a set.
+func wordOf[T ~string](words ...T) fieldType {
+	t := fieldType{kind: FieldString, write: writeWord, read: readWord}
+	for _, word := range words {
+		t.words = append(t.words, string(word))
+	}
+	return t
+}
+
+func isEmptyMap[T any](at unsafe.Pointer) bool { return len(*(*map[string]T)(at)) == 0 }
+
+// isZeroStruct serves structs, which are never blank unless they were moved to a blob.
+func isZeroStruct[T any](at unsafe.Pointer) bool { return reflect.ValueOf((*T)(at)).Elem().IsZero() }

@@ -144,7 +144,7 @@ func (t Type) Awaited() bool {
 // knownType is what the catalogue has of a type of events.
 type knownType struct {
 	pointer  reflect.Type // *AgentStart …
-	shape    shape
+	shape    *shape
 	requires string // the optional field of the envelope that such an event must have
 }
 
@@ -184,7 +184,7 @@ func (t Type) requiredID() string {
 }
 
 // opaqueType stands for types that this version doesn't know.
-var opaqueType = &knownType{pointer: reflect.TypeFor[*Opaque]()} //nolint:gochecknoglobals // constant
+var opaqueType = &knownType{pointer: reflect.TypeFor[*Opaque](), shape: new(shape)} //nolint:gochecknoglobals // constant
 
 func lookUpType[T Type | []byte](t T) *knownType {
 	if known, ok := catalogue()[Type(t)]; ok {
