@@ -4,6 +4,7 @@
 package ask
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,9 +33,11 @@ func Questions(input wire.Raw) ([]wire.AskQuestion, error) {
 	var in struct {
 		Questions []wire.AskQuestion `json:"questions"`
 	}
-	b, err := wire.AppendJSON(nil, input)
-	if err != nil || json.Unmarshal(b, &in) != nil {
-		return nil, errors.New("input: questions must be a list of {question, header, options: [{label, description}], multiSelect}")
+	if mayAsk(input) {
+		b, err := wire.AppendJSON(nil, input)
+		if err != nil || json.Unmarshal(b, &in) != nil {
+			return nil, errors.New("input: questions must be a list of {question, header, options: [{label, description}], multiSelect}")
+		}
 	}
 	if len(in.Questions) == 0 {
 		return nil, errors.New("input: questions is empty")
@@ -50,6 +53,20 @@ func Questions(input wire.Raw) ([]wire.AskQuestion, error) {
 		seen[q.Question] = true
 	}
 	return in.Questions, nil
+}
+
+// mayAsk reports whether an input can have a field that JSON takes for questions, in capitals, too: most calls are of other
+// tools, and reading their inputs as JSON takes as long as all else that is derived from them.
+func mayAsk(input wire.Raw) bool {
+	for rest := []byte(input); ; rest = rest[1:] {
+		i := bytes.IndexAny(rest, "qQ")
+		if i < 0 {
+			return false
+		}
+		if rest = rest[i:]; len(rest) > len("ue") && strings.EqualFold(string(rest[:len("que")]), "que") {
+			return true
+		}
+	}
 }
 
 // Line is questions in a line: "Tabs or spaces? (Tabs, Spaces)". They are as their agent
