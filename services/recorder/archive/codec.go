@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -70,8 +71,8 @@ func appendText(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-// Unpack returns the events of a segment, which share memory.
-func (z *Codec) Unpack(codec int, data []byte) ([]Event, error) {
+// Unpack appends the events of a segment, which share memory, to a list.
+func (z *Codec) Unpack(list []Event, codec int, data []byte) ([]Event, error) {
 	if codec != Zstd {
 		return nil, fmt.Errorf("%w: codec %d", ErrSegment, codec)
 	}
@@ -80,12 +81,12 @@ func (z *Codec) Unpack(codec int, data []byte) ([]Event, error) {
 		return nil, fmt.Errorf("%w: %w", ErrSegment, err)
 	}
 	r := frames{rest: b}
-	list := make([]Event, 0, SegmentEvents)
-	for len(r.rest) > 0 && !r.bad {
+	before := len(list)
+	for list = slices.Grow(list, SegmentEvents); len(r.rest) > 0 && !r.bad; {
 		list = append(list, r.nextEvent())
 	}
 	if r.bad {
-		return nil, fmt.Errorf("%w: it ends within event %d", ErrSegment, len(list))
+		return nil, fmt.Errorf("%w: it ends within event %d", ErrSegment, len(list)-before)
 	}
 	return list, nil
 }

@@ -52,7 +52,7 @@ func (t *Tx) Chunk(ctx context.Context, run int64, from, to uint64) (list []Even
 	case first > to:
 		return nil, false, nil
 	}
-	if list, err = t.Codec.Unpack(codec, data); err != nil {
+	if list, err = t.Codec.Unpack(nil, codec, data); err != nil {
 		return nil, false, fmt.Errorf("segment %d, positions %d to %d: %w", n, first, last, err)
 	}
 	list = slices.DeleteFunc(list, func(s Event) bool { return s.Pos < from || s.Pos > to })
@@ -89,50 +89,91 @@ func (t *Tx) Window(ctx context.Context, from, to uint64) (list []Event, more bo
 // an earlier one, last, if they are larger than so many bytes. It never holds much
 // more than that.
 func (t *Tx) Within(ctx context.Context, from, to uint64, most int) (list []Event, last uint64, err error) {
-	from, to = uint64(database.Clamp(from)), uint64(database.Clamp(to))
-	size := 0
-	add := func(e Event) {
-		if e.Pos < from || e.Pos > to {
-			return
-		}
-		e.Data = bytes.Clone(e.Data)
-		list = append(list, e)
-		if size += len(e.Data); size > most {
-			list, size = firstHalf(list)
-			to = list[len(list)-1].Pos
-		}
-	}
+	w := within{from: uint64(database.Clamp(from)), to: uint64(database.Clamp(to)), most: most}
 	var run string
 	var n, codec int
 	var first uint64
 	var data sql.RawBytes
 	segments := `SELECT r.run, s.n, s.first_pos, s.codec, s.data FROM segments s JOIN runs r ON r.id = s.run WHERE s.last_pos >= ?1 AND s.first_pos <= ?2`
-	for err := range t.Each(ctx, segments, []any{from, to}, &run, &n, &first, &codec, &data) {
+	for err := range t.Each(ctx, segments, []any{w.from, w.to}, &run, &n, &first, &codec, &data) {
 		if err != nil {
 			return nil, 0, err
 		}
-		if first > to {
+		if first > w.to {
 			continue
 		}
-		kept, err := t.Codec.Unpack(codec, data)
-		if err != nil {
+		before := len(w.list)
+		if w.list, err = t.Codec.Unpack(w.list, codec, data); err != nil {
 			return nil, 0, fmt.Errorf("run %s, segment %d: %w", run, n, err)
 		}
-		for _, s := range kept {
-			add(Event{Run: run, Pos: s.Pos, Time: s.Time, Mark: s.Mark, Note: s.Note, Data: s.Data})
-		}
+		w.keepFrom(before, run)
 	}
 	var e Event
 	tail := `SELECT r.run, t.pos, t.time, t.mark, t.note, t.data FROM tail t JOIN runs r ON r.id = t.run WHERE t.pos >= ?1 AND t.pos <= ?2`
-	for err := range t.Each(ctx, tail, []any{from, to}, &e.Run, &e.Pos, &e.Time, &e.Mark, &e.Note, &data) {
+	for err := range t.Each(ctx, tail, []any{w.from, w.to}, &run, &e.Pos, &e.Time, &e.Mark, &e.Note, &data) {
 		if err != nil {
 			return nil, 0, err
 		}
-		e.Data = data
-		add(e)
+		e.Data = bytes.Clone(data)
+		w.list = append(w.list, e)
+		w.keepFrom(len(w.list)-1, run)
 	}
-	slices.SortFunc(list, byPosition)
-	return list, to, nil
+	return sortDense(w.list), w.to, nil
+}
+
+// within gathers events from a position to another one.
+type within struct {
+	from, to   uint64
+	list       []Event
+	size, most int // bytes of the events
+}
+
+// keepFrom takes the events of a run that were appended to the list, as far as they are wanted.
+func (w *within) keepFrom(before int, run string) {
+	fresh := w.list[before:]
+	part := len(fresh) > 0 && (fresh[0].Pos < w.from || fresh[len(fresh)-1].Pos > w.to)
+	if part {
+		fresh = slices.DeleteFunc(fresh, func(e Event) bool { return e.Pos < w.from || e.Pos > w.to })
+	}
+	for i := range fresh {
+		fresh[i].Run = run
+		if part { // the rest of the segment isn't to stay in memory
+			fresh[i].Data = bytes.Clone(fresh[i].Data)
+		}
+		w.size += len(fresh[i].Data)
+	}
+	w.list = w.list[:before+len(fresh)]
+	for w.size > w.most && len(w.list) > 1 {
+		w.list, w.size = firstHalf(w.list)
+		w.to = w.list[len(w.list)-1].Pos
+	}
+}
+
+// sortDense sorts events by their positions, of which few are missing between them as a rule. It is faster then.
+func sortDense(list []Event) []Event {
+	first, last := uint64(math.MaxUint64), uint64(0)
+	for i := range list {
+		first, last = min(first, list[i].Pos), max(last, list[i].Pos)
+	}
+	if len(list) == 0 || last-first >= uint64(4*len(list)) {
+		slices.SortFunc(list, byPosition)
+		return list
+	}
+	at := make([]int32, last-first+1) // by position: the place in the list, from 1
+	for i := range list {
+		at[list[i].Pos-first] = int32(i + 1)
+	}
+	sorted := make([]Event, 0, len(list))
+	for _, place := range at {
+		if place > 0 {
+			sorted = append(sorted, list[place-1])
+		}
+	}
+	if len(sorted) < len(list) { // a store that is damaged has a position twice
+		slices.SortFunc(list, byPosition)
+		return list
+	}
+	return sorted
 }
 
 func byPosition(a, b Event) int { return cmp.Compare(a.Pos, b.Pos) }

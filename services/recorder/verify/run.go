@@ -116,7 +116,7 @@ func (v *verifier) checkSegment(ctx context.Context, r *runCheck, is *table.Segm
 		wrong("prev", "it isn't the hash after the event before")
 		copy(r.link[:], is.Prev)
 	}
-	list, err := v.t.Codec.Unpack(is.Codec, is.Data)
+	list, err := v.t.Codec.Unpack(nil, is.Codec, is.Data)
 	if err != nil {
 		wrong("data", "%v", err)
 	}
@@ -158,8 +158,8 @@ func (v *verifier) checkEvent(ctx context.Context, r *runCheck, s *archive.Event
 		v.addDamage(at)
 	}
 	r.found++
-	if v.done++; v.done%1024 == 0 {
-		v.progress(partEvents, v.done, v.all)
+	if v.done++; v.progress != nil && v.done%1024 == 0 {
+		v.progress(v.done, v.all)
 	}
 	r.pos = s.Pos
 	r.link = v.chain.Next(r.link, s)

@@ -40,12 +40,10 @@ func (v *verifier) compareServer(ctx context.Context, run string, log *eventlog.
 			return err
 		}
 	}
-	v.progress("stream", 0, 0)
 	if err = v.checkAgainst(ctx, run, log); err == nil {
 		err = v.compareAlerts(ctx, run, log)
 	}
 	if err == nil {
-		v.progress("snapshots", 0, 0)
 		err = v.compareSnapshots(ctx, run, log)
 	}
 	return err
@@ -80,9 +78,7 @@ func (v *verifier) checkAgainst(ctx context.Context, run string, log *eventlog.L
 		if v.gone[e.RunID] && (!more || is.Pos > e.Pos) {
 			continue
 		}
-		if v.Compared++; v.Compared%1024 == 0 {
-			v.progress("stream", v.Compared, 0)
-		}
+		v.Compared++
 		at := Damage{Run: e.RunID, From: e.Pos}
 		switch {
 		case !more || is.Pos > e.Pos:
