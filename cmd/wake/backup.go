@@ -55,8 +55,7 @@ func completeDir(*cobra.Command, []string, string) ([]cobra.Completion, cobra.Sh
 }
 
 func (a fileVerbs) takeBackup(ctx context.Context, dir string, o backupOptions) error {
-	meter := a.newMeter("backup", unitBytes)
-	copyStore, err := a.copyStore(o, meter)
+	copyStore, err := a.copyStore(o)
 	if err != nil {
 		return err
 	}
@@ -66,8 +65,7 @@ func (a fileVerbs) takeBackup(ctx context.Context, dir string, o backupOptions) 
 	}
 	defer stop()
 	begun := time.Now()
-	m, err := backup.Take(ctx, nc, a.names, dir, copyStore, meter.start().notePart)
-	meter.eraseLine()
+	m, err := backup.Take(ctx, nc, a.names, dir, copyStore, a.showProgress("backup"))
 	if err != nil {
 		return err
 	}
@@ -89,20 +87,15 @@ func (a fileVerbs) storePath(o backupOptions) (string, error) {
 	return path, nil
 }
 
-func (a fileVerbs) copyStore(o backupOptions, m *meter) (backup.CopyStore, error) {
+func (a fileVerbs) copyStore(o backupOptions) (backup.CopyStore, error) {
 	path, err := a.storePath(o)
 	if err != nil || path == "" {
 		return nil, err
 	}
-	info, err := os.Stat(path)
-	if err != nil {
+	if _, err := os.Stat(path); err != nil {
 		return nil, usageError("name it with --store, or give --no-store", "the recorder's store: %w", err)
 	}
-	return func(ctx context.Context, to string) (wire.Position, error) {
-		stop := m.follow("recorder.db", to, info.Size())
-		defer stop()
-		return recorder.Copy(ctx, path, to)
-	}, nil
+	return func(ctx context.Context, to string) (wire.Position, error) { return recorder.Copy(ctx, path, to) }, nil
 }
 
 // serverOrOwn connects to the server that is named or runs on the data directory,
@@ -124,7 +117,7 @@ func (a fileVerbs) serverOrOwn(ctx context.Context) (nc *nats.Conn, stop func(),
 	if err != nil {
 		return nil, nil, err
 	}
-	nc, end, err := a.ownServer(ctx, embeddedConfig{Dir: dir})
+	nc, end, err := a.ownServer(ctx, dir)
 	if err != nil {
 		return nil, nil, errors.Join(err, lock.Unlock())
 	}
@@ -135,12 +128,12 @@ func (a fileVerbs) serverOrOwn(ctx context.Context) (nc *nats.Conn, stop func(),
 }
 
 // ownServer starts a server on a folder that is locked, and connects to it.
-func (a fileVerbs) ownServer(ctx context.Context, c embeddedConfig) (nc *nats.Conn, stop func(), err error) {
-	if c.Dir, err = filepath.Abs(c.Dir); err != nil {
+func (a fileVerbs) ownServer(ctx context.Context, dir string) (nc *nats.Conn, stop func(), err error) {
+	path, err := filepath.Abs(dir)
+	if err != nil {
 		return nil, nil, err
 	}
-	c.Listen, c.Names = "127.0.0.1", a.names
-	server, err := startServer(ctx, c, a.log)
+	server, err := startServer(ctx, embeddedConfig{Dir: path, Listen: "127.0.0.1", Names: a.names}, a.log)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -152,6 +145,26 @@ func (a fileVerbs) ownServer(ctx context.Context, c embeddedConfig) (nc *nats.Co
 		nc.Close()
 		server.stop()
 	}, nil
+}
+
+// showEvery is how often a user who waits is told how far it is.
+const showEvery = 2 * time.Second
+
+// showProgress tells people what is being copied, each file once and a large one
+// again and again.
+func (a fileVerbs) showProgress(verb string) backup.Progress {
+	last, shown := "", time.Time{}
+	return func(name string, size int64) {
+		if name == last && time.Since(shown) < showEvery {
+			return
+		}
+		last, shown = name, time.Now()
+		if a.json {
+			writeProgress(a.errOut, progress{Verb: verb, Part: name, Done: size, Unit: unitBytes})
+			return
+		}
+		a.printNote("%s: %s\n", name, bytesText(uint64(size)))
+	}
 }
 
 func (a fileVerbs) printBackup(done string, m backup.Manifest, took time.Duration) error {

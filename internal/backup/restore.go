@@ -145,7 +145,7 @@ func restoreStream(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, d
 	var done int64
 	err = rebuildStream(ctx, nc, s.Stream, config, s.State, in, func(n int) {
 		done += int64(n)
-		progress(s.Stream, done, s.Bytes)
+		progress(s.Stream, done)
 	})
 	if err != nil {
 		return err

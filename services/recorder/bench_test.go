@@ -136,15 +136,14 @@ func BenchmarkRecord(b *testing.B) {
 	b.ReportMetric(float64(len(p.entries)*b.N)/b.Elapsed().Seconds(), "events/s")
 }
 
-// BenchmarkRecordWork records agents at work: twenty runs, batches as they are
-// when there is much to catch up with.
-func BenchmarkRecordWork(b *testing.B) {
+// work is a tape of runs whose agents are at work.
+func work(b *testing.B, runs, events int) *tape {
 	p := newTape(b)
 	var execs []string
-	for run := range 20 {
+	for run := range runs {
 		execs = append(execs, p.start(fmt.Sprint("r", run), "coder", nil))
 	}
-	for i := range 5000 {
+	for i := range events {
 		for run, exec := range execs {
 			e, err := bench.Work(i)
 			if err != nil {
@@ -158,11 +157,45 @@ func BenchmarkRecordWork(b *testing.B) {
 			p.put(e)
 		}
 	}
+	return p
+}
+
+// BenchmarkRecordWork records agents at work: twenty runs, batches as they are
+// when there is much to catch up with.
+func BenchmarkRecordWork(b *testing.B) {
+	p := work(b, 20, 5000)
 	b.ResetTimer()
 	for b.Loop() {
 		p.store(openStore(b), 4000)
 	}
 	b.ReportMetric(float64(len(p.entries)*b.N)/b.Elapsed().Seconds(), "events/s")
+}
+
+// BenchmarkDerive records the same events first, and derives then what follows from them.
+func BenchmarkDerive(b *testing.B) {
+	p := work(b, 20, 5000)
+	var recorded, derived time.Duration
+	for b.Loop() {
+		s := openStore(b)
+		began := used(b)
+		for rest := p.entries; len(rest) > 0; {
+			n := min(10_000, len(rest))
+			if _, err := s.Index.Record(b.Context(), recorder.Batch{Incarnation: incarnation, Entries: rest[:n], Later: true}); err != nil {
+				b.Fatal(err)
+			}
+			rest = rest[n:]
+		}
+		recorded, began = recorded+used(b)-began, used(b)
+		for at := (recorder.Report{}); at.Derived == 0 || at.Derived < at.Position.Seq; {
+			var err error
+			if at, err = s.Index.Derive(b.Context(), 16<<10); err != nil {
+				b.Fatal(err)
+			}
+		}
+		derived += used(b) - began
+	}
+	b.ReportMetric(float64(recorded.Nanoseconds())/float64(len(p.entries)*b.N), "record-ns/event")
+	b.ReportMetric(float64(derived.Nanoseconds())/float64(len(p.entries)*b.N), "derive-ns/event")
 }
 
 // BenchmarkCatchUp records what the stream holds already.

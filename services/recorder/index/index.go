@@ -36,6 +36,7 @@ type Index struct {
 	folds   *folds
 	chain   archive.Chain
 	spare   spare
+	args    []any // of the last statement that has inserted rows
 
 	turn    sync.Mutex // held to record or to derive
 	last    uint64     // position after the last transaction; 0: unknown
@@ -143,7 +144,7 @@ type writer struct {
 	x         *Index
 	tx        *archive.Tx
 	stmts     [statementCount]*sql.Stmt // as they are in the transaction
-	rows      map[statement]*bulk
+	rows      [statementCount][]any     // that wait to be inserted, see queueRow
 	spendings map[spendKey]*table.Spend
 	spent     []*table.Spend // the same, in the order in which they came
 	batch     Batch
@@ -256,43 +257,33 @@ func (w *writer) scanRow(s statement, args []any, into ...any) error {
 }
 
 // queueRow notes a row that a statement of [bulkStatements] is to insert.
-func (w *writer) queueRow(s statement, row any) {
-	if w.rows == nil {
-		w.rows = map[statement]*bulk{}
-	}
-	b := w.rows[s]
-	if b == nil {
-		b = &bulk{columns: len(table.Values(row))}
-		w.rows[s] = b
-	}
-	b.args = table.AppendValues(b.args, row)
-}
-
-// bulk are rows that wait to be inserted.
-type bulk struct {
-	columns int // of one
-	args    []any
-}
+func (w *writer) queueRow(s statement, row any) { w.rows[s] = append(w.rows[s], row) }
 
 // insertRows inserts the rows that were noted for a statement, in their order.
 func (w *writer) insertRows(s statement) error {
-	b := w.rows[s]
-	if b == nil {
-		return nil
-	}
-	args := b.args
-	many := w.tx.StmtContext(w.ctx, w.x.stmts.many[s])
-	for n := b.columns * bulkRows; len(args) >= n; args = args[n:] {
-		if _, err := many.ExecContext(w.ctx, args[:n]...); err != nil {
+	rows, args := w.rows[s], w.x.args
+	var many *sql.Stmt
+	for ; len(rows) >= bulkRows; rows = rows[bulkRows:] {
+		if many == nil {
+			many = w.tx.StmtContext(w.ctx, w.x.stmts.many[s])
+		}
+		args = args[:0]
+		for _, row := range rows[:bulkRows] {
+			args = table.AppendValues(args, row)
+		}
+		if _, err := many.ExecContext(w.ctx, args...); err != nil {
 			return err
 		}
 	}
-	for ; len(args) > 0; args = args[b.columns:] {
-		if err := w.exec(s, args[:b.columns]...); err != nil {
+	for _, row := range rows {
+		args = table.AppendValues(args[:0], row)
+		if err := w.exec(s, args...); err != nil {
 			return err
 		}
 	}
-	clear(b.args)
-	b.args = b.args[:0]
+	clear(args[:cap(args)])
+	w.x.args = args[:0]
+	clear(w.rows[s])
+	w.rows[s] = w.rows[s][:0]
 	return nil
 }

@@ -59,10 +59,11 @@ func (w *writer) countEntry(r *runRow, n *nodeRow, pos uint64, e *wire.Event, nu
 	if in == 0 && x.OutputTokens == 0 && x.Calls == 0 {
 		return nil // it is about the cost alone
 	}
-	return w.putRow(addSeen, &table.Usage{
+	w.queueRow(addSeen, &table.Usage{
 		Node: n.ID, Message: message, Run: r.ID, Pos: pos, Session: session, Agent: cmp.Or(e.AgentID, n.Node.Node),
 		Turn: n.talk.Said.TurnOf(e), Model: model, TokensIn: in, TokensOut: x.OutputTokens, TS: e.Timestamp,
 	})
+	return nil
 }
 
 // noteSpend adds to what the batch adds.

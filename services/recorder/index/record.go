@@ -293,7 +293,7 @@ func (w *writer) finishBatch() error {
 	if err := w.writeLines(); err != nil {
 		return err
 	}
-	if err := w.insertRows(addCall); err != nil {
+	if err := errors.Join(w.insertRows(addCall), w.insertRows(addSeen)); err != nil {
 		return err
 	}
 	if err := w.writeSpend(); err != nil {
@@ -307,7 +307,11 @@ func (w *writer) finishBatch() error {
 			return err
 		}
 	}
+	if err := w.insertRows(addTail); err != nil {
+		return err
+	}
 	for id, run := range w.runs {
+		w.x.spare.putSlice(run)
 		if run.late == 0 {
 			continue
 		}

@@ -21,7 +21,6 @@ const (
 
 // writeEvents writes the batch's events of a run.
 func (w *writer) writeEvents(r *runRow) error {
-	defer w.x.spare.putSlice(r)
 	over := r.changed && states.Ended(r.state)
 	if w.x.scratch || len(r.fresh) == 0 && (!over || r.TailEvents == 0) {
 		return nil
@@ -33,9 +32,7 @@ func (w *writer) writeEvents(r *runRow) error {
 	}
 	for i := range r.fresh {
 		s := &r.fresh[i]
-		if err := w.putRow(addTail, &table.Tail{Pos: s.Pos, Run: r.ID, Time: s.Time, Mark: s.Mark, Note: s.Note, Hash: s.Link[:], Data: s.Data}); err != nil {
-			return err
-		}
+		w.queueRow(addTail, &table.Tail{Pos: s.Pos, Run: r.ID, Time: s.Time, Mark: s.Mark, Note: s.Note, Hash: s.Link[:], Data: s.Data})
 	}
 	r.TailEvents, r.TailBytes = events, size
 	return nil

@@ -146,7 +146,9 @@ func (s *statements) close() error {
 const bulkRows = 32
 
 // bulkStatements are the statements that insert many rows together.
-func bulkStatements() []statement { return []statement{addLine, addCall, addMessage, addCheckpoint} }
+func bulkStatements() []statement {
+	return []statement{addTail, addLine, addCall, addSeen, addMessage, addCheckpoint}
+}
 
 // manyRows returns the statement that inserts bulkRows rows, made of one that inserts
 // a row with the values ?1, ?2, … in this order. insert is how it begins.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"sync"
 	"time"
 
 	"code.wake.dev/wake/internal/ask"
@@ -14,15 +13,12 @@ import (
 )
 
 // Owners has an owner for each run that its runner owns.
-type Owners struct {
-	cfg  Config
-	live sync.WaitGroup // owners of runs
-}
+type Owners struct{ cfg Config }
 
 // New returns the owners of a runner: none yet.
 func New(cfg Config) *Owners {
 	cfg.alone = make(chan struct{}, 1)
-	return &Owners{cfg: cfg}
+	return &Owners{cfg}
 }
 
 // Request is what the owner of a run is asked for. That of a run that has begun needs no
@@ -35,22 +31,16 @@ type Request struct {
 	OnBegin    func()           // called when the log says that the run has begun, once
 }
 
-// Own owns a run until it has ended, ctx ends, or another owner has it. It returns before, as soon as the owner waits for
-// something to happen: see [Owners.Wait]. It fails, if the run hasn't begun, with [lease.ErrHeld], [ErrNothing], [capacity.ErrFull],
+// Own owns a run until it has ended, ctx ends, or another owner has it. It fails, if the
+// run hasn't begun, with [lease.ErrHeld], [ErrNothing], [capacity.ErrFull],
 // [capacity.ErrBehind], a [NoFolderError], or an error that [command.Rejected] knows.
 func (o *Owners) Own(ctx context.Context, r *Request) error {
 	if r.OnBegin == nil {
 		r.OnBegin = func() {}
 	}
 	one := &owner{cfg: &o.cfg, runID: r.RunID, request: r.RunRequest, def: r.Definition, queued: r.Queued, onBegin: r.OnBegin}
-	if !o.cfg.Owned.Enter(r.RunID) {
-		return one.judgeHeld(ctx)
-	}
-	return one.ownRun(ctx, &o.live)
+	return one.ownRun(ctx)
 }
-
-// Wait waits until no run has an owner here. Own must have returned.
-func (o *Owners) Wait() { o.live.Wait() }
 
 // ForkEnded obeys the command to fork a run that has ended, and adds to its record.
 func (o *Owners) ForkEnded(ctx context.Context, s *wire.State, cmd wire.Command, record *wire.CommandReceived) error {
