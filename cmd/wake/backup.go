@@ -55,7 +55,8 @@ func completeDir(*cobra.Command, []string, string) ([]cobra.Completion, cobra.Sh
 }
 
 func (a fileVerbs) takeBackup(ctx context.Context, dir string, o backupOptions) error {
-	copyStore, err := a.copyStore(o)
+	meter := a.newMeter("backup", unitBytes)
+	copyStore, err := a.copyStore(o, meter)
 	if err != nil {
 		return err
 	}
@@ -65,7 +66,8 @@ func (a fileVerbs) takeBackup(ctx context.Context, dir string, o backupOptions) 
 	}
 	defer stop()
 	begun := time.Now()
-	m, err := backup.Take(ctx, nc, a.names, dir, copyStore, a.showProgress("backup"))
+	m, err := backup.Take(ctx, nc, a.names, dir, copyStore, meter.start().notePart)
+	meter.eraseLine()
 	if err != nil {
 		return err
 	}
@@ -87,15 +89,20 @@ func (a fileVerbs) storePath(o backupOptions) (string, error) {
 	return path, nil
 }
 
-func (a fileVerbs) copyStore(o backupOptions) (backup.CopyStore, error) {
+func (a fileVerbs) copyStore(o backupOptions, m *meter) (backup.CopyStore, error) {
 	path, err := a.storePath(o)
 	if err != nil || path == "" {
 		return nil, err
 	}
-	if _, err := os.Stat(path); err != nil {
+	info, err := os.Stat(path)
+	if err != nil {
 		return nil, usageError("name it with --store, or give --no-store", "the recorder's store: %w", err)
 	}
-	return func(ctx context.Context, to string) (wire.Position, error) { return recorder.Copy(ctx, path, to) }, nil
+	return func(ctx context.Context, to string) (wire.Position, error) {
+		stop := m.follow("recorder.db", to, info.Size())
+		defer stop()
+		return recorder.Copy(ctx, path, to)
+	}, nil
 }
 
 // serverOrOwn connects to the server that is named or runs on the data directory,
@@ -117,7 +124,7 @@ func (a fileVerbs) serverOrOwn(ctx context.Context) (nc *nats.Conn, stop func(),
 	if err != nil {
 		return nil, nil, err
 	}
-	nc, end, err := a.ownServer(ctx, dir)
+	nc, end, err := a.ownServer(ctx, embeddedConfig{Dir: dir})
 	if err != nil {
 		return nil, nil, errors.Join(err, lock.Unlock())
 	}
@@ -128,12 +135,12 @@ func (a fileVerbs) serverOrOwn(ctx context.Context) (nc *nats.Conn, stop func(),
 }
 
 // ownServer starts a server on a folder that is locked, and connects to it.
-func (a fileVerbs) ownServer(ctx context.Context, dir string) (nc *nats.Conn, stop func(), err error) {
-	path, err := filepath.Abs(dir)
-	if err != nil {
+func (a fileVerbs) ownServer(ctx context.Context, c embeddedConfig) (nc *nats.Conn, stop func(), err error) {
+	if c.Dir, err = filepath.Abs(c.Dir); err != nil {
 		return nil, nil, err
 	}
-	server, err := startServer(ctx, embeddedConfig{Dir: path, Listen: "127.0.0.1", Names: a.names}, a.log)
+	c.Listen, c.Names = "127.0.0.1", a.names
+	server, err := startServer(ctx, c, a.log)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -145,26 +152,6 @@ func (a fileVerbs) ownServer(ctx context.Context, dir string) (nc *nats.Conn, st
 		nc.Close()
 		server.stop()
 	}, nil
-}
-
-// showEvery is how often a user who waits is told how far it is.
-const showEvery = 2 * time.Second
-
-// showProgress tells people what is being copied, each file once and a large one
-// again and again.
-func (a fileVerbs) showProgress(verb string) backup.Progress {
-	last, shown := "", time.Time{}
-	return func(name string, size int64) {
-		if name == last && time.Since(shown) < showEvery {
-			return
-		}
-		last, shown = name, time.Now()
-		if a.json {
-			writeProgress(a.errOut, progress{Verb: verb, Part: name, Done: size, Unit: unitBytes})
-			return
-		}
-		a.printNote("%s: %s\n", name, bytesText(uint64(size)))
-	}
 }
 
 func (a fileVerbs) printBackup(done string, m backup.Manifest, took time.Duration) error {

@@ -86,6 +86,8 @@ type benchSize struct {
 	alerts                  int
 	lines                   []int // of the logs that are asked
 	queries                 int
+	stored, long            int   // runs, and events of one more, that a recorder is asked about
+	incoming, asked         int   // events/s meanwhile; how often each question is asked
 	active                  []int // runs in one runner
 	subjects                int   // runs in the server
 	ages                    []int // runs that are stored
@@ -98,13 +100,13 @@ func (o benchOptions) pickSize() benchSize {
 	if o.quick {
 		return benchSize{
 			rounds: 2, events: 4000, alone: 200, together: 4000, acks: 50, load: 200, runs: []int{10, 1000},
-			backlog: 3000, alerts: 5, lines: []int{1000}, queries: 3, active: []int{1, 10}, subjects: 40, ages: []int{0, 50}, more: 10,
+			backlog: 3000, alerts: 5, lines: []int{1000}, queries: 3, stored: 40, long: 3000, incoming: 200, asked: 3, active: []int{1, 10}, subjects: 40, ages: []int{0, 50}, more: 10,
 			showEvery: 100 * time.Millisecond, // what so few events show only in the end is waited for
 		}
 	}
 	return benchSize{
 		rounds: 5, events: 40_000, alone: 2000, together: 40_000, acks: 400, load: 300, runs: []int{10, 10_000, 1_000_000},
-		backlog: 200_000, alerts: 300, lines: []int{1000, 1_000_000}, queries: 20, active: []int{1, 100, 5000}, subjects: 5000, ages: []int{0, 1000, 10_000}, more: 100,
+		backlog: 200_000, alerts: 300, lines: []int{1000, 1_000_000}, queries: 20, stored: 10_000, long: 1_000_000, incoming: 20_000, asked: 40, active: []int{1, 100, 5000}, subjects: 5000, ages: []int{0, 1000, 10_000}, more: 100,
 	}
 }
 
@@ -122,6 +124,7 @@ func benchSteps() []benchStep {
 		{"catch-up", (*benchmark).catchUp},
 		{"resume", (*benchmark).measureResume},
 		{"queries", (*benchmark).measureQueries},
+		{"answers", (*benchmark).measureAnswers},
 		{"size", (*benchmark).measureSizes},
 		{"server", (*benchmark).serverMemory},
 		{"runs", (*benchmark).activeRuns},

@@ -306,7 +306,7 @@ func (a fileVerbs) exportRun(ctx context.Context, src source, o exportOptions) e
 		return err
 	}
 	defer out.discardFile()
-	m := a.newMeter("export", "events")
+	m := a.newMeter("export", "events").start()
 	done := exportSummary{Format: o.format, File: o.file}
 	switch o.format {
 	case formatKahn:

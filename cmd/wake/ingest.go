@@ -133,6 +133,7 @@ func (a fileVerbs) ingestInput(ctx context.Context, in io.Reader, o ingest.Optio
 		return err
 	}
 	defer nc.Close()
+	size := sizeOf(in)
 	buffered, format, err := ingest.Detect(in, o.Format)
 	switch {
 	case errors.Is(err, ingest.ErrEmpty):
@@ -142,18 +143,18 @@ func (a fileVerbs) ingestInput(ctx context.Context, in io.Reader, o ingest.Optio
 	case err != nil:
 		return err
 	case format == ingest.Kahn:
-		return a.ingestLines(ctx, nc, buffered, lines)
+		return a.ingestLines(ctx, nc, buffered, size, lines)
 	case lines.Strict || lines.More:
 		return usageError("", "--strict and --more are about lines of kahn, and this is %s", format)
 	case verdict != nil && format != ingest.StreamJSON:
 		return usageError("", "--transcript is compared with a stream, and this is %s", format)
 	}
 	o.Format = format
-	return a.ingestAgent(ctx, nc, buffered, o, verdict)
+	return a.ingestAgent(ctx, nc, buffered, size, o, verdict)
 }
 
 // ingestAgent makes a run of what one agent printed.
-func (a fileVerbs) ingestAgent(ctx context.Context, nc *nats.Conn, in io.Reader, o ingest.Options, verdict *completeness.Verdict) error {
+func (a fileVerbs) ingestAgent(ctx context.Context, nc *nats.Conn, in io.Reader, size int64, o ingest.Options, verdict *completeness.Verdict) error {
 	if !a.json {
 		a.printNote("run %s\n", o.RunID)
 	}
@@ -166,7 +167,7 @@ func (a fileVerbs) ingestAgent(ctx context.Context, nc *nats.Conn, in io.Reader,
 		}
 	}
 	m := a.newMeter("ingest", unitBytes)
-	err := inlet.Send(ctx, nc, a.names, q, newCounted(in, m), &r)
+	err := inlet.Send(ctx, nc, a.names, q, newCounted(in, size, m), &r)
 	m.eraseLine()
 	switch {
 	case err != nil && ctx.Err() != nil:

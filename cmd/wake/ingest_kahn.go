@@ -17,10 +17,12 @@ import (
 const maxFindings = 20
 
 // ingestLines makes runs of agent transition events.
-func (a fileVerbs) ingestLines(ctx context.Context, nc *nats.Conn, in io.Reader, o ingest.LinesOptions) error {
+func (a fileVerbs) ingestLines(ctx context.Context, nc *nats.Conn, in io.Reader, size int64, o ingest.LinesOptions) error {
 	var r ingest.LinesResult
 	q := wire.IngestRequest{Format: string(ingest.Kahn), Run: o.RunID, Labels: o.Labels, Strict: o.Strict, More: o.More}
-	err := inlet.Send(ctx, nc, a.names, q, in, &r)
+	m := a.newMeter("ingest", unitBytes)
+	err := inlet.Send(ctx, nc, a.names, q, newCounted(in, size, m), &r)
+	m.eraseLine()
 	if !a.json {
 		found := printer{w: a.errOut}
 		if found.printFindings(r); found.err != nil {

@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"io/fs"
 	"iter"
 	"os"
+	"sync"
 	"time"
 
 	"code.wake.dev/wake/internal/eventlog"
@@ -14,16 +16,20 @@ import (
 	"code.wake.dev/wake/internal/service"
 )
 
-// meter tells how far long work has come: on a terminal by a line that is replaced, with --json by objects on stderr.
+// meter tells how far long work has come: on a terminal by a line that is replaced, with --json by objects on stderr. It does so as
+// long as the work takes, also while nothing is noted.
 type meter struct {
-	out          io.Writer // nil: no reader looks
-	json         bool
-	verb, unit   string
+	out        io.Writer // nil: no reader looks
+	json       bool
+	verb, unit string
+
+	mu           sync.Mutex
 	part         string // what of it is under way; "": all of it
 	files        string // how many of these are done, for people; "": there are none
 	begun, shown time.Time
 	done, of     int64 // of: 0: how much there is isn't known
 	open         bool  // its line is on the terminal
+	next         *time.Timer
 }
 
 // The time between two lines of a meter, and before the first.
@@ -46,7 +52,7 @@ type progress struct {
 	LeftSeconds float64 `json:"leftSeconds,omitempty"`
 }
 
-// newMeter returns the meter of a verb. It speaks to a terminal, and with --json to anyone.
+// newMeter returns the meter of a verb. It speaks to a terminal, and with --json to any reader, until it is erased or concluded.
 func (a *app) newMeter(verb, unit string) *meter {
 	m := &meter{json: a.json, verb: verb, unit: unit, begun: time.Now(), shown: time.Now()}
 	if a.json || service.IsTerminal(a.errOut) {
@@ -55,23 +61,77 @@ func (a *app) newMeter(verb, unit string) *meter {
 	return m
 }
 
+// start has the meter tell that work is under way, though nothing of it is known yet.
+func (m *meter) start() *meter {
+	m.add(0)
+	return m
+}
+
 // note says how much is done, and of how much.
 func (m *meter) note(done, of int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	m.done, m.of = done, of
 	m.show()
 }
 
-// show shows how far it is, now and then.
-func (m *meter) show() {
-	pause := meterPause
-	if m.json {
-		pause = jsonPause
+// notePart is [meter.note] of a part of the work, which has its own rate.
+func (m *meter) notePart(part string, done, of int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if part != m.part {
+		m.part, m.begun = part, time.Now()
 	}
-	if m.out == nil || time.Since(m.shown) < pause {
+	m.done, m.of = done, of
+	m.show()
+}
+
+// add says how much more is done.
+func (m *meter) add(n int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.done += n
+	m.show()
+}
+
+// pause is the time between two lines, and before the first.
+func (m *meter) pause() time.Duration {
+	if m.json {
+		return jsonPause
+	}
+	return meterPause
+}
+
+// show shows how far it is, now and then, and goes on with that.
+func (m *meter) show() {
+	if m.out == nil {
 		return
 	}
+	wait := m.pause() - time.Since(m.shown)
+	if wait <= 0 {
+		m.write()
+		wait = m.pause()
+	}
+	if m.next == nil {
+		m.next = time.AfterFunc(wait, m.showAgain)
+	}
+}
+
+// showAgain shows it if nothing was noted meanwhile.
+func (m *meter) showAgain() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.next != nil {
+		m.next = nil
+		m.show()
+	}
+}
+
+// write writes how far it is.
+func (m *meter) write() {
 	m.shown = time.Now()
-	p := progress{Verb: m.verb, Part: m.part, Done: m.done, Of: m.of, Unit: m.unit, PerSecond: float64(m.done) / max(time.Since(m.begun).Seconds(), 0.001)}
+	took := time.Since(m.begun)
+	p := progress{Verb: m.verb, Part: m.part, Done: m.done, Of: m.of, Unit: m.unit, PerSecond: float64(m.done) / max(took.Seconds(), 0.001)}
 	if m.of > m.done && p.PerSecond > 0 {
 		p.LeftSeconds = float64(m.of-m.done) / p.PerSecond
 	}
@@ -80,13 +140,22 @@ func (m *meter) show() {
 		return
 	}
 	m.open = true
+	_, _ = io.WriteString(m.out, "\r\x1b[K"+m.line(p, took))
+}
+
+// line is what people are told.
+func (m *meter) line(p progress, took time.Duration) string {
+	text := cmp.Or(m.part, m.verb) + ": " + m.files
+	if m.done == 0 && m.of == 0 {
+		return text + took.Round(time.Second).String()
+	}
 	amount := func(n int64) string {
 		if m.unit == unitBytes {
 			return bytesText(uint64(max(n, 0)))
 		}
 		return fmt.Sprint(n)
 	}
-	text := cmp.Or(m.part, m.verb) + ": " + m.files + amount(m.done)
+	text += amount(m.done)
 	if m.of > 0 {
 		text += " of " + amount(m.of)
 	}
@@ -97,7 +166,7 @@ func (m *meter) show() {
 	if p.LeftSeconds > 0 {
 		text += ", " + (time.Duration(p.LeftSeconds+1) * time.Second).String() + " left"
 	}
-	_, _ = io.WriteString(m.out, "\r\x1b[K"+text)
+	return text
 }
 
 // writeProgress writes how far work is as a line of JSON.
@@ -109,16 +178,32 @@ func writeProgress(w io.Writer, p progress) {
 
 // eraseLine removes the line, which may come again.
 func (m *meter) eraseLine() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stop()
 	if m.open {
 		m.open = false
 		_, _ = io.WriteString(m.out, "\r\x1b[K")
 	}
 }
 
+// stop has nothing shown any more but what is noted.
+func (m *meter) stop() {
+	if m.next != nil {
+		m.next.Stop()
+		m.next = nil
+	}
+}
+
 // conclude shows how much was done, for good.
 func (m *meter) conclude(done, of int64) {
-	m.shown = time.Time{}
-	m.note(done, of)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.done, m.of = done, of
+	if m.out != nil {
+		m.write()
+	}
+	m.stop()
 	if m.open {
 		m.open = false
 		_, _ = io.WriteString(m.out, "\n")
@@ -128,15 +213,39 @@ func (m *meter) conclude(done, of int64) {
 // countEvents passes events on and counts them.
 func (m *meter) countEvents(events export.Events) iter.Seq2[eventlog.Entry, error] {
 	return func(yield func(eventlog.Entry, error) bool) {
+		n := int64(0)
 		for e, err := range events {
-			if m.done++; m.done%256 == 0 {
-				m.show()
+			if n++; n%256 == 0 {
+				m.add(256)
 			}
 			if !yield(e, err) {
 				return
 			}
 		}
 	}
+}
+
+// follow notes how a file grows until stop is called.
+func (m *meter) follow(part, file string, of int64) (stop func()) {
+	over := make(chan struct{})
+	var working sync.WaitGroup
+	working.Go(func() {
+		tick := time.NewTicker(meterPause)
+		defer tick.Stop()
+		for {
+			size := int64(0)
+			if info, err := os.Stat(file); err == nil {
+				size = info.Size()
+			}
+			m.notePart(part, min(size, of), of)
+			select {
+			case <-tick.C:
+			case <-over:
+				return
+			}
+		}
+	})
+	return func() { close(over); working.Wait() }
 }
 
 // counted passes on what is read of an input, and counts it.
@@ -146,20 +255,25 @@ type counted struct {
 	m *meter
 }
 
-// newCounted counts an input by a meter, which knows its size if it is a file.
-func newCounted(in io.Reader, m *meter) counted {
-	if f, ok := in.(*os.File); ok {
+// sizeOf returns the size of an input that is a file, else 0.
+func sizeOf(in io.Reader) int64 {
+	if f, ok := in.(interface{ Stat() (fs.FileInfo, error) }); ok {
 		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
-			m.of = info.Size()
+			return info.Size()
 		}
 	}
+	return 0
+}
+
+// newCounted counts an input, of a size if that is known, by a meter.
+func newCounted(in io.Reader, size int64, m *meter) counted {
+	m.note(0, size)
 	return counted{in, m}
 }
 
 // Read implements [io.Reader].
 func (c counted) Read(p []byte) (int, error) {
 	n, err := c.Reader.Read(p)
-	c.m.done += int64(n)
-	c.m.show()
+	c.m.add(int64(n))
 	return n, err
 }

@@ -18,7 +18,8 @@ func TestMeter(t *testing.T) {
 		a := &app{errOut: &out, json: json}
 		m := a.newMeter("verify", "events")
 		m.out = &out // as if it were a terminal
-		for i := range 20 {
+		<-time.After(30 * time.Millisecond)
+		for i := range 19 {
 			m.note(int64(i)*100, of)
 			<-time.After(100 * time.Millisecond)
 		}
@@ -26,19 +27,33 @@ func TestMeter(t *testing.T) {
 		return out.String()
 	}
 	synctest.Test(t, func(t *testing.T) {
-		lines := strings.Split(play(false, 4000), "\r\x1b[K")
-		if want := "verify: 300 of 4000 events, 1000/s, 4s left"; lines[1] != want {
+		lines := strings.Split(play(false, 3600), "\r\x1b[K")
+		if want := "verify: 200 of 3600 events, 800/s, 5s left"; lines[1] != want {
 			t.Errorf("on a terminal %q, want %q", lines[1], want)
 		}
-		if last := lines[len(lines)-1]; last != "" || len(lines) != 8 {
+		if last := lines[len(lines)-1]; last != "" || len(lines) != 9 {
 			t.Errorf("%d lines, in the end %q", len(lines)-2, last)
 		}
-		got := play(true, 4000)
-		want := `{"progress":{"verb":"verify","done":1000,"of":4000,"unit":"events","perSecond":1000,"leftSeconds":3}}` + "\n"
+		got := play(true, 3600)
+		want := `{"progress":{"verb":"verify","done":900,"of":3600,"unit":"events","perSecond":900,"leftSeconds":3}}` + "\n"
 		if got != want {
 			t.Errorf("as JSON %s, want %s", got, want)
 		}
-		if got := play(true, 0); !strings.Contains(got, `"done":1000,"unit"`) {
+		var out bytes.Buffer
+		m := (&app{errOut: &out}).newMeter("verify", "events")
+		m.out = &out
+		m.start()
+		m.notePart("events", 1000, 3000)
+		<-time.After(2100 * time.Millisecond) // in which nothing is heard of it
+		m.notePart("full text", 0, 0)
+		<-time.After(300 * time.Millisecond)
+		m.eraseLine()
+		<-time.After(time.Second)
+		quiet := strings.Split(out.String(), "\r\x1b[K")
+		if want := "events: 1000 of 3000 events, 500/s, 5s left"; len(quiet) != 11 || quiet[8] != want || quiet[9] != "full text: 0s" {
+			t.Errorf("while nothing is noted %q, want %q", quiet, want)
+		}
+		if got := play(true, 0); !strings.Contains(got, `"done":900,"unit"`) {
 			t.Errorf("of an unknown amount: %s", got)
 		}
 	})

@@ -89,6 +89,8 @@ func (a fileVerbs) watchRebuild(ctx context.Context, nc *nats.Conn, desk *rebuil
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	begun, last := time.Now(), uint64(0)
+	m := a.newMeter("rebuild", "").start()
+	defer m.eraseLine()
 	for {
 		var p rebuild.Progress
 		if err := topology.AwaitLeader(ctx, nc, func() (err error) {
@@ -107,11 +109,8 @@ func (a fileVerbs) watchRebuild(ctx context.Context, nc *nats.Conn, desk *rebuil
 			return end, nil
 		case p.ID == end.ID && p.Part != last:
 			last = p.Part
-			if a.json {
-				writeProgress(a.errOut, progress{Verb: "rebuild", Part: end.Service, Done: int64(p.Part), Of: int64(p.Of), Unit: p.Unit}) //nolint:gosec // counts
-			} else {
-				a.printNote("%s: %d of %d %s\n", end.Service, p.Part, p.Of, p.Unit)
-			}
+			m.unit = p.Unit
+			m.notePart(end.Service, int64(p.Part), int64(p.Of)) //nolint:gosec // counts
 		}
 		select {
 		case <-tick.C:

@@ -80,7 +80,10 @@ func (a fileVerbs) releaseRun(ctx context.Context, ref, node, config string) err
 	}
 	var content bytes.Buffer
 	var done exportSummary
-	if err := a.exportSession(ctx, src, a.newMeter("release", "events"), &exportOutput{Writer: &content}, exportOptions{format: formatClaude, node: c.Node}, &done); err != nil {
+	m := a.newMeter("release", "events").start()
+	err = a.exportSession(ctx, src, m, &exportOutput{Writer: &content}, exportOptions{format: formatClaude, node: c.Node}, &done)
+	m.eraseLine()
+	if err != nil {
 		return err
 	}
 	file := filepath.Join(folders[0], claude.SessionFile(c.Cwd, c.Session))

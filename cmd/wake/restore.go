@@ -48,7 +48,9 @@ const codeExists = "EXISTS"
 
 func (a fileVerbs) restoreBackup(ctx context.Context, dir string, o backupOptions) error {
 	begun := time.Now()
-	m, err := backup.Open(ctx, dir, func(string, int64) {})
+	meter := a.newMeter("restore", unitBytes).start()
+	defer meter.eraseLine()
+	m, err := backup.Open(ctx, dir, meter.notePart)
 	if errors.Is(err, fs.ErrNotExist) {
 		return usageError("a backup is a folder that `wake backup` has made", "%w", err)
 	}
@@ -72,16 +74,7 @@ func (a fileVerbs) restoreBackup(ctx context.Context, dir string, o backupOption
 		}
 		defer func() { _ = lock.Unlock() }() // the end of the process does it, too
 	}
-	nc, stop, err := a.emptyServer(ctx)
-	if err != nil {
-		return err
-	}
-	defer stop()
-	err = backup.Restore(ctx, nc, a.names, dir, m, backup.Options{Force: o.force, Replicas: o.replicas}, a.showProgress("restore"))
-	if exists, ok := errors.AsType[*backup.ExistsError](err); ok {
-		return serviceError(codeExists, "--force removes them, with all they hold", "%w", exists)
-	}
-	if err != nil {
+	if err := a.restoreStreams(ctx, dir, m, o, meter); err != nil {
 		return err
 	}
 	if err := a.restoreFiles(dir, m, path); err != nil {
@@ -91,15 +84,37 @@ func (a fileVerbs) restoreBackup(ctx context.Context, dir string, o backupOption
 	if err := os.Remove(stampFile(a.server.DataDir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+	meter.eraseLine()
 	return a.printBackup("restored", m, time.Since(begun))
+}
+
+// restoreStreams restores what is on the server, and on disk when it returns.
+func (a fileVerbs) restoreStreams(ctx context.Context, dir string, m backup.Manifest, o backupOptions, meter *meter) error {
+	nc, stop, err := a.emptyServer(ctx)
+	if err != nil {
+		return err
+	}
+	err = backup.Restore(ctx, nc, a.names, dir, m, backup.Options{Force: o.force, Replicas: o.replicas}, meter.notePart)
+	if exists, ok := errors.AsType[*backup.ExistsError](err); ok {
+		err = serviceError(codeExists, "--force removes them, with all they hold", "%w", exists)
+	}
+	return errors.Join(err, stop())
 }
 
 // emptyServer connects to a server on which no service of the installation is at
 // work: the one that is named, or one of its own on the data directory, which is
-// locked.
-func (a fileVerbs) emptyServer(ctx context.Context) (nc *nats.Conn, stop func(), err error) {
+// locked. That syncs its folder when it is stopped, not each message: a restoration that is interrupted is begun again.
+func (a fileVerbs) emptyServer(ctx context.Context) (nc *nats.Conn, stop func() error, err error) {
 	if a.server.URL == "" && a.server.Context == "" {
-		return a.ownServer(ctx, filepath.Join(a.server.DataDir, "nats"))
+		folder := filepath.Join(a.server.DataDir, "nats")
+		nc, end, err := a.ownServer(ctx, embeddedConfig{Dir: folder, Later: true})
+		if err != nil {
+			return nil, nil, err
+		}
+		return nc, func() error {
+			end()
+			return syncFolder(folder)
+		}, nil
 	}
 	if nc, err = a.connectServer(ctx); err != nil {
 		return nil, nil, err
@@ -119,7 +134,21 @@ func (a fileVerbs) emptyServer(ctx context.Context) (nc *nats.Conn, stop func(),
 		nc.Close()
 		return nil, nil, serviceError(service.CodeInUse, "stop all services, and wait a minute if one was killed", "at work: %s", strings.Join(running, ", "))
 	}
-	return nc, nc.Close, nil
+	return nc, func() error { nc.Close(); return nil }, nil
+}
+
+// syncFolder has everything in a folder, and its names, be on disk.
+func syncFolder(folder string) error {
+	return filepath.WalkDir(folder, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		return errors.Join(f.Sync(), f.Close())
+	})
 }
 
 // restoreFiles puts the recorder's store in its place, and what waits in the spool

@@ -36,12 +36,13 @@ type embeddedConfig struct {
 	Names  subjects.Names
 	Cert   string // PEM file of its certificate; "": there is no TLS
 	Key    string // PEM file of the certificate's key
+	Later  bool   // what it acknowledges isn't synced: its folder is, when it has ended
 }
 
 // serverStart bounds the start, which reads the whole index of the streams.
 const serverStart = time.Minute
 
-// startServer starts a server that stores what it acknowledges on disk, synced.
+// startServer starts a server that stores what it acknowledges on disk, synced unless that is to be later.
 func startServer(ctx context.Context, c embeddedConfig, log *slog.Logger) (*embedded, error) {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, usageError("choose another --data-dir", "data directory: %w", err)
@@ -60,7 +61,7 @@ func startServer(ctx context.Context, c embeddedConfig, log *slog.Logger) (*embe
 		return nil, err
 	}
 	options.ServerName, options.Host, options.Port = "wake", c.Listen, port
-	options.JetStream, options.StoreDir, options.SyncAlways = true, c.Dir, true
+	options.JetStream, options.StoreDir, options.SyncAlways = true, c.Dir, !c.Later
 	options.NoSigs, options.DisableJetStreamBanner = true, true
 	logger := &serverLogger{log: log, fatal: make(chan string, 1)}
 	s, err := server.NewServer(options)

@@ -66,3 +66,26 @@ func readAnchor(o verifyOptions) (recorder.Anchor, error) {
 	}
 	return anchor, nil
 }
+
+// verifySince checks what has come since the check that wrote a file, and writes it anew.
+func verifySince(ctx context.Context, store *recorder.Store, file string) (v recorder.Verification, err error) {
+	var known recorder.Heads
+	text, err := os.ReadFile(file)
+	switch {
+	case err == nil:
+		err = json.Unmarshal(text, &known)
+	case errors.Is(err, fs.ErrNotExist):
+		err = nil
+	}
+	if err != nil {
+		return v, usageError("name a file that isn't there, and all is checked", "--since: %s is of no earlier check: %w", file, err)
+	}
+	v, known, err = store.Checker.VerifySince(ctx, known)
+	if err != nil {
+		return v, err
+	}
+	if text, err = json.Marshal(known); err != nil {
+		return v, err
+	}
+	return v, writeSecret(file, append(text, '\n'))
+}

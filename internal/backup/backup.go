@@ -96,8 +96,8 @@ type Key struct {
 	Value []byte `json:"value"`
 }
 
-// Progress is told which file is being copied and how much of it is.
-type Progress func(name string, bytes int64)
+// Progress is told which file or stream is being checked or copied, how many bytes of it are, and of how many; 0: that isn't known.
+type Progress func(name string, done, of int64)
 
 // CopyStore copies the recorder's store into a new file and returns the position up
 // to which it is recorded.
@@ -194,11 +194,10 @@ func takeStore(ctx context.Context, dir string, store CopyStore, progress Progre
 	if err != nil {
 		return nil, err
 	}
-	f, err := measureFile(path, name)
+	f, err := measureFile(path, name, progress)
 	if err != nil {
 		return nil, err
 	}
-	progress(name, f.Bytes)
 	return &Store{File: f, Position: pos}, nil
 }
 
@@ -213,7 +212,7 @@ func takeStream(ctx context.Context, js jetstream.JetStream, dir, name string, p
 	s.Config, s.State, err = snapshotStream(ctx, js, name, func(chunk []byte) error {
 		s.Bytes += int64(len(chunk))
 		sum.Write(chunk)
-		progress(name, s.Bytes)
+		progress(name, s.Bytes, 0)
 		_, err := out.Write(chunk)
 		return err
 	})
@@ -258,14 +257,21 @@ func writeManifest(dir string, m Manifest) error {
 }
 
 // measureFile returns what is to be known of a file that is complete.
-func measureFile(path, name string) (File, error) {
+func measureFile(path, name string, progress Progress) (File, error) {
 	in, err := os.Open(path)
 	if err != nil {
 		return File{}, err
 	}
 	defer in.Close() //nolint:errcheck // it is only read
-	sum := sha256.New()
-	n, err := io.Copy(sum, in)
+	info, err := in.Stat()
+	if err != nil {
+		return File{}, err
+	}
+	sum, done := sha256.New(), int64(0)
+	n, err := io.Copy(sum, readCounter{in, func(n int) {
+		done += int64(n)
+		progress(name, done, info.Size())
+	}})
 	return File{Name: name, Bytes: n, SHA256: hex.EncodeToString(sum.Sum(nil))}, err
 }
 
@@ -304,19 +310,18 @@ func openChecked(ctx context.Context, dir string, progress Progress) (m Manifest
 		if err := ctx.Err(); err != nil {
 			return m, err
 		}
-		if err := checkFile(dir, f); err != nil {
+		if err := checkFile(dir, f, progress); err != nil {
 			return m, err
 		}
-		progress(f.Name, f.Bytes)
 	}
 	return m, nil
 }
 
-func checkFile(dir string, want File) error {
+func checkFile(dir string, want File, progress Progress) error {
 	if !filepath.IsLocal(want.Name) {
 		return fmt.Errorf("%w: %q is no name of a file in it", ErrDamaged, want.Name)
 	}
-	got, err := measureFile(filepath.Join(dir, want.Name), want.Name)
+	got, err := measureFile(filepath.Join(dir, want.Name), want.Name, progress)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("%w: %s is missing", ErrDamaged, want.Name)

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { natstest.Main(m) }
 
-func quiet(string, int64) {}
+func quiet(string, int64, int64) {}
 
 // A run that is registered while streams are copied is registered in what is
 // restored, too; objects of many pieces come back as they were.
@@ -58,7 +58,7 @@ func TestRegisteredMeanwhile(t *testing.T) {
 	if _, err := states.Put(ctx, n.StateKey("runner", "parked"), parked); err != nil {
 		t.Fatal(err)
 	}
-	m, err := backup.Take(ctx, from, n, dir, nil, func(name string, _ int64) {
+	m, err := backup.Take(ctx, from, n, dir, nil, func(name string, _, _ int64) {
 		if name == n.EventsStream() {
 			if _, err := states.PutString(ctx, late, "2"); err != nil {
 				t.Error(err)

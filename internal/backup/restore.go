@@ -145,7 +145,7 @@ func restoreStream(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, d
 	var done int64
 	err = rebuildStream(ctx, nc, s.Stream, config, s.State, in, func(n int) {
 		done += int64(n)
-		progress(s.Stream, done)
+		progress(s.Stream, done, s.Bytes)
 	})
 	if err != nil {
 		return err

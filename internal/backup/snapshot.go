@@ -1,6 +1,7 @@
 package backup
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/klauspost/compress/s2"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -24,8 +26,10 @@ const (
 	leaderWait = 2 * time.Second // before the stream's leader is looked up again
 )
 
-// chunkSize is the size of the pieces that a stream is restored in.
-const chunkSize = 128 << 10
+// pieceSize is how much of a stream, before it is compressed, is restored at once. The server (v2.15) stores each message anew, synced if
+// it is to sync always, and gives the restoration up if it isn't done with what came last within 5 s: with what it sends itself, some
+// thousand messages at once, it was.
+const pieceSize = 64 << 10
 
 // serverAnswer is what the server answers to a request of its API.
 type serverAnswer struct {
@@ -188,22 +192,39 @@ func rebuildStream(ctx context.Context, nc *nats.Conn, stream string, config, st
 	if err != nil {
 		return err
 	}
-	chunk := make([]byte, min(chunkSize, nc.MaxPayload()))
-	for {
-		n, err := io.ReadFull(in, chunk)
-		if n > 0 {
-			if _, err := askServer(ctx, nc, chunkWait, a.Deliver, chunk[:n]); err != nil {
-				return err
-			}
-			sent(n)
-		}
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			break
-		}
-		if err != nil {
-			return err
-		}
+	content := s2.NewReader(readCounter{in, sent})
+	pieces := s2.NewWriter(pieceSender{ctx, nc, a.Deliver}, s2.WriterBlockSize(pieceSize), s2.WriterConcurrency(1))
+	_, err = io.Copy(struct{ io.Writer }{pieces}, content) // not by ReadFrom, which would send on while it fails
+	if err := errors.Join(err, pieces.Close()); err != nil {
+		return err
 	}
 	_, err = askServer(ctx, nc, checkWait, a.Deliver, []byte{})
 	return err
+}
+
+// readCounter tells how much is read.
+type readCounter struct {
+	io.Reader
+
+	read func(int)
+}
+
+// Read implements [io.Reader].
+func (r readCounter) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	r.read(n)
+	return n, err
+}
+
+// pieceSender sends a snapshot to the server, which has taken each piece before the next one goes.
+type pieceSender struct {
+	ctx context.Context //nolint:containedctx // of one stream
+	nc  *nats.Conn
+	to  string
+}
+
+// Write implements [io.Writer].
+func (s pieceSender) Write(p []byte) (int, error) {
+	_, err := askServer(s.ctx, s.nc, chunkWait, s.to, bytes.Clone(p))
+	return len(p), err
 }

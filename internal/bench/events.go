@@ -73,19 +73,28 @@ func Begin(ctx context.Context, log *eventlog.Log, run string) (owner, node *eve
 // beginEvents is the number of events that Begin stores.
 const beginEvents = 6
 
-// fillParallel is the number of runs that [Fill] stores at once.
+// fillParallel is the number of runs that [StoreEach] stores at once.
 const fillParallel = 16
 
 // Fill stores runs of the given number of events each, 16 at once, and returns
 // the position of the last event of all.
 func Fill(ctx context.Context, log *eventlog.Log, runs []string, events int) (last uint64, err error) {
+	if err := StoreEach(runs, func(run string) error { return fillRun(ctx, log, run, events) }); err != nil {
+		return 0, err
+	}
+	_, last, err = log.Bounds(ctx)
+	return last, err
+}
+
+// StoreEach stores each of the runs, 16 at once, until one can't be stored.
+func StoreEach(runs []string, store func(run string) error) error {
 	next := make(chan string)
 	errs := make(chan error, fillParallel)
 	var working sync.WaitGroup
 	for range fillParallel {
 		working.Go(func() {
 			for run := range next {
-				if err := fillRun(ctx, log, run, events); err != nil {
+				if err := store(run); err != nil {
 					errs <- err
 					break
 				}
@@ -101,11 +110,10 @@ func Fill(ctx context.Context, log *eventlog.Log, runs []string, events int) (la
 	working.Wait()
 	select {
 	case err := <-errs:
-		return 0, fmt.Errorf("bench: fill: %w", err)
+		return fmt.Errorf("bench: fill: %w", err)
 	default:
+		return nil
 	}
-	_, last, err = log.Bounds(ctx)
-	return last, err
 }
 
 func fillRun(ctx context.Context, log *eventlog.Log, run string, events int) error {

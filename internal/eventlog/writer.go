@@ -29,7 +29,8 @@ type Writer struct {
 	since   time.Time
 	held    []heldText // ends of texts that may be the beginning of a secret; never changed in place
 
-	fenced chan struct{} // closed once err is an ErrFenced
+	fenced   chan struct{} // closed once err is an ErrFenced
+	onFenced func()        // called then; under mu
 
 	mu      sync.Mutex
 	seq     uint64 // of the last event that is known to be stored
@@ -141,6 +142,20 @@ func (w *Writer) Close(ctx context.Context) error {
 // Fenced returns a channel that is closed when another writer writes the node.
 // The owner of w must then give the node up.
 func (w *Writer) Fenced() <-chan struct{} { return w.fenced }
+
+// OnFenced has a function called when the channel of Fenced is closed, at once if it is; nil: none. It must take no time.
+func (w *Writer) OnFenced(call func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.onFenced = call
+	select {
+	case <-w.fenced:
+		if call != nil {
+			call()
+		}
+	default:
+	}
+}
 
 // Err returns why the writer takes no more events: nil, an [ErrFenced] that names
 // what replaced it, or [ErrClosed].
@@ -394,9 +409,15 @@ func (w *Writer) failWith(err error) {
 		return
 	}
 	w.err = err
-	w.mu.Unlock()
-	if errors.Is(err, ErrFenced) {
+	isFenced := errors.Is(err, ErrFenced)
+	if isFenced {
 		close(w.fenced)
+		if w.onFenced != nil {
+			w.onFenced()
+		}
+	}
+	w.mu.Unlock()
+	if isFenced {
 		w.releaseWaiters(err)
 	}
 }

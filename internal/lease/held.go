@@ -10,6 +10,7 @@ type Lease struct {
 	holder *Holder
 	key    Key
 	lost   chan struct{}
+	onLost func() // called when lost is closed
 
 	spell   uint64                      // of the session, for which nobody else can have claimed
 	prove   func(context.Context) error // see [Lease.Claimed]
@@ -41,6 +42,20 @@ func (l *Lease) Settle() {
 
 // Lost is closed when another runner has claimed what the lease is for. It isn't closed by Release.
 func (l *Lease) Lost() <-chan struct{} { return l.lost }
+
+// OnLost has a function called when the channel of Lost is closed, at once if it is; nil: none. It must take no time.
+func (l *Lease) OnLost(call func()) {
+	l.holder.mu.Lock()
+	defer l.holder.mu.Unlock()
+	l.onLost = call
+	select {
+	case <-l.lost:
+		if call != nil {
+			call()
+		}
+	default:
+	}
+}
 
 // Valid reports whether the holder may begin something new: it is false from a
 // tenth of the TTL before the session may expire, and then until the lease is proven.
@@ -133,6 +148,9 @@ func (l *Lease) lose(cause error) {
 	if l.end() {
 		l.holder.logger.Warn("lease lost", "key", l.key, "cause", cause)
 		close(l.lost)
+		if l.onLost != nil {
+			l.onLost()
+		}
 	}
 }
 

@@ -50,7 +50,7 @@ type RefusedError struct{ Reason string }
 // Error implements error.
 func (e *RefusedError) Error() string { return "workspace: " + e.Reason }
 
-func refuse(format string, args ...any) error { return &RefusedError{fmt.Sprintf(format, args...)} }
+func newRefusal(format string, args ...any) error { return &RefusedError{fmt.Sprintf(format, args...)} }
 
 // ErrDamaged is what a snapshot fails with if it isn't as it was written.
 var ErrDamaged = errors.New("workspace: the snapshot is damaged")

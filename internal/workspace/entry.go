@@ -68,8 +68,8 @@ type manifest struct {
 
 const manifestVersion = 1
 
-// pack returns what a manifest is in a pack: the end of it, with its length.
-func (m manifest) pack() ([]byte, error) {
+// encodePack returns what a manifest is in a pack: the end of it, with its length.
+func (m manifest) encodePack() ([]byte, error) {
 	text, err := json.Marshal(m)
 	return binary.BigEndian.AppendUint32(text, uint32(len(text))), err //nolint:gosec // no pack is as large
 }
@@ -169,8 +169,8 @@ func (e entry) parts() int {
 	return len(e.Chunks)
 }
 
-// tell writes what an entry means, wherever its content is; below is what is in it, of a folder.
-func (e entry) tell(to hash.Hash, below digest) {
+// writeMeaning writes what an entry means, wherever its content is; below is what is in it, of a folder.
+func (e entry) writeMeaning(to hash.Hash, below digest) {
 	_, _ = fmt.Fprintf(to, "%d:%s%s %o %d %d:%s %d\n", len(e.Name), e.Name, e.Type, e.Mode, e.Size, len(e.Target), e.Target, e.parts())
 	if e.Type == typeFolder {
 		_, _ = to.Write(below[:])
@@ -189,4 +189,27 @@ func isPackName(s string) bool {
 	}
 	var d digest
 	return d.UnmarshalText([]byte(sum)) == nil && sum == d.String()
+}
+
+// describeMeaning returns what a manifest says, wherever the content is that it refers to.
+func (m manifest) describeMeaning(of digest) (string, error) {
+	m.Root.Chunks, m.Root.Sum = nil, &of
+	text, err := json.Marshal(m)
+	return string(text), err
+}
+
+func (m manifest) toSnapshot(id string) Snapshot {
+	return Snapshot{ID: id, Files: m.Files, Bytes: m.Bytes, LeftOut: m.LeftOut, Omitted: m.Omitted, Unstable: m.Unstable}
+}
+
+// cutFrom returns the chunk of a pack, checked by its hash.
+func (c chunk) cutFrom(pack []byte) ([]byte, error) {
+	if c.At+c.Size > len(pack) || c.Size < 0 || c.At < 0 {
+		return nil, fmt.Errorf("%w: chunk %s lies outside of pack %s", ErrDamaged, c.Sum, c.Pack)
+	}
+	part := pack[c.At : c.At+c.Size]
+	if digest(sha256.Sum256(part)) != c.Sum {
+		return nil, fmt.Errorf("%w: chunk %s", ErrDamaged, c.Sum)
+	}
+	return part, nil
 }

@@ -71,7 +71,7 @@ func (f *Folder) Recheck(ctx context.Context) error {
 	defer f.unlock()
 	kept, err := f.known.isKept(ctx, f.store, f.last.ID)
 	if err == nil && !kept {
-		f.forget()
+		f.forgetLast()
 	}
 	return err
 }
@@ -87,7 +87,7 @@ func (f *Folder) lock(ctx context.Context) error {
 
 func (f *Folder) unlock() { <-f.turn }
 
-func (f *Folder) forget() { f.root, f.known, f.says = nil, newKnown(), "" }
+func (f *Folder) forgetLast() { f.root, f.known, f.says = nil, newKnown(), "" }
 
 // isKept reports whether the store has what is known, and what is in a snapshot. What a run has packed goes as a whole; of a fork, that may
 // be the snapshot alone.
@@ -127,14 +127,14 @@ func (f *Folder) Take(ctx context.Context, base string) (Snapshot, error) {
 	}
 	defer f.unlock()
 	if f.root == nil && base != "" {
-		if err := f.learn(ctx, base); err != nil && ctx.Err() != nil {
+		if err := f.learnSnapshot(ctx, base); err != nil && ctx.Err() != nil {
 			return Snapshot{}, err // else it is stored anew
 		}
 	}
 	for n := 1; ; n++ {
 		snapshot, again, err := f.takeOnce(ctx, n)
 		if err != nil {
-			f.forget() // what was on its way may not be stored
+			f.forgetLast() // what was on its way may not be stored
 			return Snapshot{}, err
 		}
 		if !again {
@@ -150,12 +150,12 @@ func (f *Folder) Take(ctx context.Context, base string) (Snapshot, error) {
 
 func (f *Folder) takeOnce(ctx context.Context, n int) (_ Snapshot, again bool, err error) {
 	if f.watch == nil && f.last.Files >= f.many {
-		f.watch = openWatch(f)
+		f.watch = openWatch()
 	}
 	s := newScan(f.limits)
 	s.root = f.path
 	s.watch, s.before = f.watch, f.left
-	s.full = !f.watch.note() || f.root == nil || n > 1 || time.Since(f.full) > fullPause // what was noted by a scan that is void isn't again
+	s.full = !f.watch.readChanges() || f.root == nil || n > 1 || time.Since(f.full) > fullPause // what was noted by a scan that is void isn't again
 	for _, path := range f.hidden {
 		var st unix.Stat_t
 		if unix.Stat(path, &st) == nil {
@@ -213,65 +213,37 @@ func (f *Folder) HasChangedSince(ctx context.Context, t time.Time) bool {
 	return f.root != nil && f.root.hasChangedSince(t.UnixNano())
 }
 
-func (n *node) hasChangedSince(at int64) bool {
-	return n.stamp.changed > at || slices.ContainsFunc(n.below, func(child *node) bool { return child.hasChangedSince(at) })
-}
-
 // writeManifest packs the manifest, unless it says what the last one did or that the folder is empty.
 func (f *Folder) writeManifest(ctx context.Context, w *writing, root *node) (snapshot Snapshot, says string, err error) {
 	m := manifest{V: manifestVersion, Files: int(w.files.Load()), Bytes: w.bytes.Load(), Unstable: w.unstable}
 	left := w.sortLeft()
 	m.LeftOut = left[:min(len(left), maxLeftOut)]
 	m.Omitted = len(left) - len(m.LeftOut)
-	m.Root = root.seal()
-	if says, err = m.meaning(root.meaning); err != nil || says == f.says {
+	m.Root = root.toEntry()
+	if says, err = m.describeMeaning(root.meaning); err != nil || says == f.says {
 		return f.last, says, err
 	}
 	if len(root.below)+len(left) == 0 {
 		return Snapshot{}, says, nil
 	}
 	for {
-		content, err := m.pack()
+		content, err := m.encodePack()
 		if err != nil {
 			return Snapshot{}, "", err
 		}
 		if w.packer.fits(content) {
 			id, err := w.packer.putLast(ctx, content)
-			return m.snapshot(id), says, err
+			return m.toSnapshot(id), says, err
 		}
 		if len(w.packer.open) == 0 {
-			return Snapshot{}, "", refuse("its manifest is too large")
+			return Snapshot{}, "", newRefusal("its manifest is too large")
 		}
 		if err := w.packer.closePack(ctx); err != nil { // it names what the manifest refers to
 			return Snapshot{}, "", err
 		}
-		m.Root = root.seal()
+		m.Root = root.toEntry()
 	}
 }
-
-// meaning returns what a manifest says, wherever the content is that it refers to.
-func (m manifest) meaning(of digest) (string, error) {
-	m.Root.Chunks, m.Root.Sum = nil, &of
-	text, err := json.Marshal(m)
-	return string(text), err
-}
-
-func (m manifest) snapshot(id string) Snapshot {
-	return Snapshot{ID: id, Files: m.Files, Bytes: m.Bytes, LeftOut: m.LeftOut, Omitted: m.Omitted, Unstable: m.Unstable}
-}
-
-// seal returns the entry of a node as it is written in a list. The chunks of the pack that is open have no name yet.
-func (n *node) seal() entry {
-	e := n.entry
-	e.Chunks = nil
-	for _, c := range n.chunks {
-		e.Chunks = append(e.Chunks, *c)
-	}
-	return e
-}
-
-// isKept reports whether a folder has been read, and nothing in it has changed since.
-func (n *node) isKept() bool { return !n.change && n.meaning != digest{} }
 
 // writing reads what has changed and packs it.
 type writing struct {
@@ -309,7 +281,7 @@ func (w *writing) writeChild(ctx context.Context, dir *os.File, n *node, path []
 		return true, nil
 	}
 	if n.home != nil {
-		if dir, err = n.home.open(); err != nil {
+		if dir, err = n.home.openHome(); err != nil {
 			return false, err
 		}
 		defer func() { _ = dir.Close() }()
@@ -327,7 +299,7 @@ func (w *writing) writeChild(ctx context.Context, dir *os.File, n *node, path []
 func (w *writing) writeList(ctx context.Context, n *node) (err error) {
 	sum := sha256.New()
 	for _, child := range n.below {
-		child.seal().tell(sum, child.meaning)
+		child.toEntry().writeMeaning(sum, child.meaning)
 	}
 	n.meaning = digest(sum.Sum(nil))
 	if chunks, kept := w.lists[n.meaning]; kept || len(n.below) == 0 {
@@ -338,7 +310,7 @@ func (w *writing) writeList(ctx context.Context, n *node) (err error) {
 	for {
 		list := make([]entry, 0, len(n.below))
 		for _, child := range n.below {
-			list = append(list, child.seal())
+			list = append(list, child.toEntry())
 		}
 		content, err := json.Marshal(list)
 		if err != nil {
@@ -376,10 +348,10 @@ func (w *writing) writeFile(ctx context.Context, dir *os.File, n *node, path []s
 		switch {
 		case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM), errors.Is(err, errTooLarge):
 			w.leaveOut(path, "can't be read: "+err.Error())
-			w.forget(n)
+			w.uncountEntry(n)
 			return false, nil
 		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ELOOP), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENXIO):
-			w.forget(n)
+			w.uncountEntry(n)
 			return false, nil // it went meanwhile, or is something else
 		case err != nil:
 			return false, err
@@ -409,10 +381,10 @@ func (w *writing) nameContent(n *node, content []byte, err error) error {
 	return err
 }
 
-// learn takes over what a snapshot holds, so that it isn't stored again.
-func (f *Folder) learn(ctx context.Context, id string) error {
+// learnSnapshot takes over what a snapshot holds, so that it isn't stored again.
+func (f *Folder) learnSnapshot(ctx context.Context, id string) error {
 	r := unpacker{store: f.store.Reader}
-	m, err := r.manifest(ctx, id)
+	m, err := r.readManifest(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -424,13 +396,13 @@ func (f *Folder) learn(ctx context.Context, id string) error {
 	if kept, err := k.isKept(ctx, f.store, id); err != nil || !kept {
 		return err
 	}
-	says, err := m.meaning(meaning)
-	f.known, f.last, f.says = k, m.snapshot(id), says
+	says, err := m.describeMeaning(meaning)
+	f.known, f.last, f.says = k, m.toSnapshot(id), says
 	return err
 }
 
 func (k known) learnFolder(ctx context.Context, r *unpacker, folder entry, depth int) (meaning digest, err error) {
-	list, err := r.list(ctx, folder, depth)
+	list, err := r.readList(ctx, folder, depth)
 	if err != nil {
 		return meaning, err
 	}
@@ -445,7 +417,7 @@ func (k known) learnFolder(ctx context.Context, r *unpacker, folder entry, depth
 		for _, c := range e.Chunks {
 			k.chunks[c.Sum] = c
 		}
-		e.tell(sum, below)
+		e.writeMeaning(sum, below)
 	}
 	meaning = digest(sum.Sum(nil))
 	var chunks []*chunk

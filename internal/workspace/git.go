@@ -145,3 +145,15 @@ func isPlainURL(s string) bool {
 	user, _, named := strings.Cut(host, "@")
 	return !named || !strings.Contains(user, ":")
 }
+
+// isSharedState reports whether linked worktrees of a repository have a part of it in common.
+func isSharedState(name string) bool {
+	switch strings.TrimSuffix(name, ".lock") {
+	case "objects", "refs", "packed-refs", "config", "info", "shallow", "description", "modules", "reftable":
+		return true
+	}
+	return false
+}
+
+// maxConfig bounds the files that say what a repository is.
+const maxConfig = 1 << 20

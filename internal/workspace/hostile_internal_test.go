@@ -99,7 +99,7 @@ func TestHostile(t *testing.T) {
 		"no type": folder("", entry{Name: []byte("a"), Type: "x"}), "root": file(""),
 		"device": folder("", entry{Name: []byte("a"), Type: "c", Mode: 0o644}),
 	} {
-		text, err := manifest{V: 1, Root: root, Files: 1000, Bytes: 1000}.pack()
+		text, err := manifest{V: 1, Root: root, Files: 1000, Bytes: 1000}.encodePack()
 		if err != nil {
 			t.Fatal(err)
 		}

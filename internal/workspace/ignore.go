@@ -19,8 +19,8 @@ const (
 // rules say what is left out of a folder and of those below it.
 type rules struct{ list []gitignore.Pattern }
 
-// below returns the rules of a folder at a path that has files of rules itself.
-func (r rules) below(path []string, files ...[]byte) rules {
+// withFiles returns the rules of a folder at a path that has files of rules itself.
+func (r rules) withFiles(path []string, files ...[]byte) rules {
 	list := slices.Clip(r.list)
 	for _, text := range files {
 		for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
@@ -63,4 +63,14 @@ func parseIndex(content []byte) tracked {
 		}
 	}
 	return t
+}
+
+// repository is one with files that are scanned.
+type repository struct {
+	depth   int // of its folder
+	tracked func() tracked
+}
+
+func (r *repository) isTracked(path []string) bool {
+	return r != nil && r.tracked()[strings.Join(path[r.depth:], "/")]
 }

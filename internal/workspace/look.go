@@ -18,7 +18,7 @@ import (
 // File is a file, folder or link in a snapshot.
 type File = wire.FolderFile
 
-func (e entry) file(path []string) File {
+func (e entry) describeFile(path []string) File {
 	f := File{Path: pathText(path), Mode: fmt.Sprintf("%03o", e.Mode), Size: e.Size}
 	switch e.Type {
 	case typeFolder:
@@ -44,12 +44,12 @@ type Content struct {
 // List returns what a snapshot holds.
 func (r *Reader) List(ctx context.Context, id string) (Content, error) {
 	from := unpacker{store: r}
-	m, err := from.manifest(ctx, id)
+	m, err := from.readManifest(ctx, id)
 	if err != nil {
 		return Content{}, err
 	}
-	c := Content{Snapshot: m.snapshot(id)}
-	sum, err := from.survey(ctx, m.Root, nil, func(path []string, e entry) { c.Files = append(c.Files, e.file(path)) })
+	c := Content{Snapshot: m.toSnapshot(id)}
+	sum, err := from.surveyFolder(ctx, m.Root, nil, func(path []string, e entry) { c.Files = append(c.Files, e.describeFile(path)) })
 	c.Tree = hex.EncodeToString(sum[:])
 	return c, err
 }
@@ -58,7 +58,7 @@ func (r *Reader) List(ctx context.Context, id string) (Content, error) {
 // more. It fails with [fs.ErrNotExist].
 func (r *Reader) File(ctx context.Context, id, path string, most int64) (File, []byte, error) {
 	from := unpacker{store: r}
-	m, err := from.manifest(ctx, id)
+	m, err := from.readManifest(ctx, id)
 	if err != nil {
 		return File{}, nil, err
 	}
@@ -66,7 +66,7 @@ func (r *Reader) File(ctx context.Context, id, path string, most int64) (File, [
 	for name := range strings.SplitSeq(path, "/") {
 		var list []entry
 		if folder.Type == typeFolder {
-			if list, err = from.list(ctx, folder, len(at)); err != nil {
+			if list, err = from.readList(ctx, folder, len(at)); err != nil {
 				return File{}, nil, err
 			}
 		}
@@ -76,7 +76,7 @@ func (r *Reader) File(ctx context.Context, id, path string, most int64) (File, [
 		}
 		at, folder = append(at, string(list[i].Name)), list[i]
 	}
-	f := folder.file(at)
+	f := folder.describeFile(at)
 	if f.Type != "file" {
 		return f, nil, nil
 	}
@@ -85,7 +85,7 @@ func (r *Reader) File(ctx context.Context, id, path string, most int64) (File, [
 		if int64(len(content)) >= most {
 			break
 		}
-		part, err := from.content(ctx, []chunk{c})
+		part, err := from.readChunks(ctx, []chunk{c})
 		if err != nil {
 			return f, nil, err
 		}
@@ -94,9 +94,9 @@ func (r *Reader) File(ctx context.Context, id, path string, most int64) (File, [
 	return f, content, nil
 }
 
-// survey visits all that is in a folder, folders before what is in them, and returns what the folder means.
-func (r *unpacker) survey(ctx context.Context, folder entry, path []string, visit func([]string, entry)) (meaning digest, err error) {
-	list, err := r.list(ctx, folder, len(path))
+// surveyFolder visits all that is in a folder, folders before what is in them, and returns what the folder means.
+func (r *unpacker) surveyFolder(ctx context.Context, folder entry, path []string, visit func([]string, entry)) (meaning digest, err error) {
+	list, err := r.readList(ctx, folder, len(path))
 	if err != nil {
 		return meaning, err
 	}
@@ -106,11 +106,11 @@ func (r *unpacker) survey(ctx context.Context, folder entry, path []string, visi
 		at := append(slices.Clip(path), string(e.Name))
 		visit(at, e)
 		if e.Type == typeFolder {
-			if below, err = r.survey(ctx, e, at, visit); err != nil {
+			if below, err = r.surveyFolder(ctx, e, at, visit); err != nil {
 				return meaning, err
 			}
 		}
-		e.tell(sum, below)
+		e.writeMeaning(sum, below)
 	}
 	return digest(sum.Sum(nil)), nil
 }
@@ -121,11 +121,11 @@ type Change = wire.FolderChange
 // Compare returns how snapshot b differs from a, in order.
 func (r *Reader) Compare(ctx context.Context, a, b string) ([]Change, error) {
 	c := comparison{a: unpacker{store: r}, b: unpacker{store: r}}
-	before, err := c.a.manifest(ctx, a)
+	before, err := c.a.readManifest(ctx, a)
 	if err != nil {
 		return nil, err
 	}
-	after, err := c.b.manifest(ctx, b)
+	after, err := c.b.readManifest(ctx, b)
 	if err != nil {
 		return nil, err
 	}
@@ -147,12 +147,12 @@ func (c *comparison) compareFolders(ctx context.Context, a, b *entry, path []str
 	var before, after []entry
 	var err error
 	if a != nil {
-		if before, err = c.a.list(ctx, *a, len(path)); err != nil {
+		if before, err = c.a.readList(ctx, *a, len(path)); err != nil {
 			return err
 		}
 	}
 	if b != nil {
-		if after, err = c.b.list(ctx, *b, len(path)); err != nil {
+		if after, err = c.b.readList(ctx, *b, len(path)); err != nil {
 			return err
 		}
 	}
@@ -190,11 +190,11 @@ func (c *comparison) compareEntries(ctx context.Context, x, y *entry, path []str
 	if x == nil || y == nil || !x.looksLike(y) {
 		change := Change{Path: pathText(path), Change: "changed"}
 		if x != nil {
-			f := x.file(path)
+			f := x.describeFile(path)
 			change.A = &f
 		}
 		if y != nil {
-			f := y.file(path)
+			f := y.describeFile(path)
 			change.B = &f
 		}
 		switch {

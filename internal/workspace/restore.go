@@ -5,7 +5,6 @@ package workspace
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -29,7 +28,7 @@ type unpacker struct {
 	pack    []byte
 }
 
-func (r *unpacker) manifest(ctx context.Context, id string) (manifest, error) {
+func (r *unpacker) readManifest(ctx context.Context, id string) (manifest, error) {
 	if id == "" {
 		return manifest{V: manifestVersion, Root: entry{Type: typeFolder, Mode: 0o700}}, nil
 	}
@@ -41,8 +40,8 @@ func (r *unpacker) manifest(ctx context.Context, id string) (manifest, error) {
 	return r.most, err
 }
 
-// content returns what chunks hold. One pack is kept: lists lie beside each other.
-func (r *unpacker) content(ctx context.Context, chunks []chunk) (all []byte, err error) {
+// readChunks returns what chunks hold. One pack is kept: lists lie beside each other.
+func (r *unpacker) readChunks(ctx context.Context, chunks []chunk) (all []byte, err error) {
 	for _, c := range chunks {
 		if c.Pack != r.name {
 			if r.pack, err = r.store.getPack(ctx, c.Pack); err != nil {
@@ -50,7 +49,7 @@ func (r *unpacker) content(ctx context.Context, chunks []chunk) (all []byte, err
 			}
 			r.name = c.Pack
 		}
-		part, err := c.cut(r.pack)
+		part, err := c.cutFrom(r.pack)
 		if err != nil {
 			return nil, err
 		}
@@ -59,27 +58,15 @@ func (r *unpacker) content(ctx context.Context, chunks []chunk) (all []byte, err
 	return all, nil
 }
 
-// cut returns the chunk of a pack, checked by its hash.
-func (c chunk) cut(pack []byte) ([]byte, error) {
-	if c.At+c.Size > len(pack) || c.Size < 0 || c.At < 0 {
-		return nil, fmt.Errorf("%w: chunk %s lies outside of pack %s", ErrDamaged, c.Sum, c.Pack)
-	}
-	part := pack[c.At : c.At+c.Size]
-	if digest(sha256.Sum256(part)) != c.Sum {
-		return nil, fmt.Errorf("%w: chunk %s", ErrDamaged, c.Sum)
-	}
-	return part, nil
-}
-
-// list returns what is in a folder.
-func (r *unpacker) list(ctx context.Context, folder entry, depth int) ([]entry, error) {
+// readList returns what is in a folder.
+func (r *unpacker) readList(ctx context.Context, folder entry, depth int) ([]entry, error) {
 	if depth > maxDepth {
 		return nil, fmt.Errorf("%w: it is too deep", ErrDamaged)
 	}
 	if len(folder.Chunks) == 0 {
 		return nil, nil
 	}
-	content, err := r.content(ctx, folder.Chunks)
+	content, err := r.readChunks(ctx, folder.Chunks)
 	if err != nil {
 		return nil, err
 	}
@@ -98,19 +85,19 @@ func (r *unpacker) list(ctx context.Context, folder entry, depth int) ([]entry, 
 	return list, err
 }
 
-// walk visits all that is in a folder, folders before what is in them.
-func (r *unpacker) walk(ctx context.Context, folder entry, path []string, visit func(path []string, e entry) error) error {
+// walkFolder visits all that is in a folder, folders before what is in them.
+func (r *unpacker) walkFolder(ctx context.Context, folder entry, path []string, visit func(path []string, e entry) error) error {
 	if err := visit(path, folder); err != nil {
 		return err
 	}
-	list, err := r.list(ctx, folder, len(path))
+	list, err := r.readList(ctx, folder, len(path))
 	if err != nil {
 		return err
 	}
 	for _, e := range list {
 		below := append(slices.Clip(path), string(e.Name))
 		if e.Type == typeFolder {
-			err = r.walk(ctx, e, below, visit)
+			err = r.walkFolder(ctx, e, below, visit)
 		} else {
 			err = visit(below, e)
 		}
@@ -134,7 +121,7 @@ func (r *Reader) Restore(ctx context.Context, id, dir string) (_ Snapshot, err e
 	}
 	defer func() { removeAll(tmp) }() // gone if it was renamed
 	from := unpacker{store: r}
-	m, err := from.manifest(ctx, id)
+	m, err := from.readManifest(ctx, id)
 	if err != nil {
 		return Snapshot{}, err
 	}
@@ -144,13 +131,13 @@ func (r *Reader) Restore(ctx context.Context, id, dir string) (_ Snapshot, err e
 	}
 	defer func() { _ = root.Close() }()
 	b := building{store: r, root: root, packs: map[string][]chunkPlace{}}
-	if err := from.walk(ctx, m.Root, nil, b.plan); err != nil {
+	if err := from.walkFolder(ctx, m.Root, nil, b.planEntry); err != nil {
 		return Snapshot{}, err
 	}
-	if err := b.fill(ctx); err != nil {
+	if err := b.fillFiles(ctx); err != nil {
 		return Snapshot{}, err
 	}
-	if err := b.finish(); err != nil {
+	if err := b.setModes(); err != nil {
 		return Snapshot{}, err
 	}
 	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -159,7 +146,7 @@ func (r *Reader) Restore(ctx context.Context, id, dir string) (_ Snapshot, err e
 	if err := os.Rename(tmp, dir); err != nil {
 		return Snapshot{}, fmt.Errorf("workspace: %w", err)
 	}
-	return m.snapshot(id), nil
+	return m.toSnapshot(id), nil
 }
 
 // removeAll removes a folder in which some folders may be read-only.
@@ -200,8 +187,8 @@ type folderMode struct {
 	mode fs.FileMode
 }
 
-// plan makes folders, links and empty files, and notes where chunks belong.
-func (b *building) plan(path []string, e entry) error {
+// planEntry makes folders, links and empty files, and notes where chunks belong.
+func (b *building) planEntry(path []string, e entry) error {
 	name := strings.Join(path, "/")
 	mode := fs.FileMode(e.Mode)
 	switch {
@@ -210,19 +197,19 @@ func (b *building) plan(path []string, e entry) error {
 		if name == "" {
 			return nil
 		}
-		return wrap(b.root.Mkdir(name, 0o700))
+		return wrapRestore(b.root.Mkdir(name, 0o700))
 	case e.Type == typeLink:
-		return wrap(b.root.Symlink(string(e.Target), name))
+		return wrapRestore(b.root.Symlink(string(e.Target), name))
 	case len(e.Chunks) != 1:
 		f, err := b.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 		if err != nil {
-			return wrap(err)
+			return wrapRestore(err)
 		}
 		if len(e.Chunks) == 0 {
 			err = f.Chmod(mode)
 		}
 		if err := errors.Join(err, f.Close()); err != nil {
-			return wrap(err)
+			return wrapRestore(err)
 		}
 	}
 	at, folder := int64(0), cmp.Or(strings.Join(path[:len(path)-1], "/"), ".")
@@ -236,15 +223,15 @@ func (b *building) plan(path []string, e entry) error {
 	return nil
 }
 
-func wrap(err error) error {
+func wrapRestore(err error) error {
 	if err != nil {
 		return fmt.Errorf("workspace: restore: %w", err)
 	}
 	return nil
 }
 
-// fill writes the chunks, pack by pack.
-func (b *building) fill(ctx context.Context) error {
+// fillFiles writes the chunks, pack by pack.
+func (b *building) fillFiles(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	names := make(chan string)
@@ -281,26 +268,26 @@ func (b *building) fillPack(ctx context.Context, name string) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		part, err := p.cut(pack)
+		part, err := p.cutFrom(pack)
 		if err != nil {
 			return fmt.Errorf("%s/%s: %w", p.folder, p.name, err)
 		}
 		if p.folder != last {
 			_ = folder.Close()
 			if folder, err = b.root.Open(p.folder); err != nil {
-				return wrap(err)
+				return wrapRestore(err)
 			}
 			last = p.folder
 		}
-		if err := p.write(int(folder.Fd()), part); err != nil {
-			return wrap(fmt.Errorf("%s/%s: %w", p.folder, p.name, err))
+		if err := p.writeChunk(int(folder.Fd()), part); err != nil {
+			return wrapRestore(fmt.Errorf("%s/%s: %w", p.folder, p.name, err))
 		}
 	}
 	return nil
 }
 
-// write writes a piece into its folder.
-func (p chunkPlace) write(dir int, part []byte) (err error) {
+// writeChunk writes a piece into its folder.
+func (p chunkPlace) writeChunk(dir int, part []byte) (err error) {
 	flags := unix.O_WRONLY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	if p.all {
 		flags |= unix.O_CREAT | unix.O_EXCL
@@ -323,14 +310,14 @@ func (p chunkPlace) write(dir int, part []byte) (err error) {
 	return nil
 }
 
-// finish sets the modes of what had to be written to before: what is in a folder before the folder.
-func (b *building) finish() error {
+// setModes sets the modes of what had to be written to before: what is in a folder before the folder.
+func (b *building) setModes() error {
 	for _, m := range slices.Backward(b.modes) {
 		if m.path == "." {
 			m.mode |= 0o700 // its owner works in it
 		}
 		if err := b.root.Chmod(m.path, m.mode); err != nil {
-			return wrap(err)
+			return wrapRestore(err)
 		}
 	}
 	return nil

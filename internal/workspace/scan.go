@@ -20,123 +20,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stamp tells two contents of a file apart without reading it.
-type stamp struct {
-	dev, ino             uint64
-	size, mtime, changed int64
-	mode, owner          uint32
-}
-
-func stampOf(s *unix.Stat_t) stamp {
-	return stamp{
-		dev: uint64(s.Dev), ino: s.Ino, size: s.Size, mode: uint32(s.Mode), owner: s.Uid, //nolint:gosec,unconvert // their types differ by system
-		mtime: s.Mtim.Nano(), changed: s.Ctim.Nano(),
-	}
-}
-
-// node is a file, folder or link as it was last seen.
-type node struct {
-	entry
-	stamp  stamp
-	racy   bool     // it was written so shortly before it was read that its stamp may not tell
-	chunks []*chunk // of a file or a list
-	below  []*node  // of a folder, by name
-	change bool     // its list or content differs from the last snapshot's
-	patch  []byte   // stands for the content of a file
-	forced bool     // rules leave it out, but the index of its repository names it
-	home   *home    // where it is, if not in the folder above
-	joined bool     // a folder with parts that are elsewhere
-
-	// Of a folder:
-	meaning digest // what is in it, wherever that is kept
-	rules   digest // the rules that it has itself
-	index   stamp  // of its repository's index
-	mark    *mark  // nil: it isn't watched
-	settled bool   // all that may change in it is watched
-}
-
-// mark says what has changed in a folder since it was read.
-type mark struct {
-	above                *mark
-	changed, below, gone bool
-}
-
-func (m *mark) change() {
-	if m == nil {
-		return
-	}
-	m.changed = true
-	for m = m.above; m != nil; m = m.above {
-		m.below = true
-	}
-}
-
-// isQuiet reports whether nothing in a folder has changed since it was read.
-func (n *node) isQuiet(at stamp) bool {
-	return n.Type == typeFolder && n.settled && !n.mark.changed && !n.mark.below && n.stamp.dev == at.dev && n.stamp.ino == at.ino && n.stamp.mode == at.mode
-}
-
-// isSame reports whether a file is as it was when it was read.
-func (n *node) isSame(at stamp, links uint64) bool {
-	return n.Type == typeFile && n.stamp == at && !n.racy && n.patch == nil && links == 1
-}
-
 // racyTime is how long after a change another one may leave no trace: the clock of file systems ticks.
 const racyTime = 50 * time.Millisecond
 
 // scan is one pass over a folder. It opens what it reads by descriptors of the folders above, and follows no link. Folders are
 // read beside each other.
 type scan struct {
-	root   string // path of the folder
-	limits Limits
+	tally
+
+	root   string  // path of the folder
 	hidden []stamp // folders that aren't part of it
 	begun  time.Time
 	slots  chan struct{} // one token for each goroutine
 	watch  *watch
-	full   bool      // each folder is read
-	before []LeftOut // by the last scan
-
-	files  atomic.Int64
-	bytes  atomic.Int64
+	full   bool        // each folder is read
 	locked atomic.Bool // a repository is being written
-	mu     sync.Mutex
-	left   []LeftOut
 }
 
 func newScan(limits Limits) *scan {
-	return &scan{limits: limits, begun: time.Now(), slots: make(chan struct{}, runtime.GOMAXPROCS(0))}
+	return &scan{tally: tally{limits: limits}, begun: time.Now(), slots: make(chan struct{}, runtime.GOMAXPROCS(0))}
 }
 
-// maxLeftOut bounds what is listed.
-const maxLeftOut = 200
-
-func (s *scan) leaveOut(path []string, reason string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.left = append(s.left, LeftOut{strings.ToValidUTF8(strings.Join(path, "/"), "\uFFFD"), reason})
-}
-
-// sortLeft returns what was left out, in order.
-func (s *scan) sortLeft() []LeftOut {
-	slices.SortFunc(s.left, func(a, b LeftOut) int {
-		return cmp.Or(strings.Compare(a.Path, b.Path), strings.Compare(a.Reason, b.Reason))
-	})
-	return s.left
-}
-
-// leftBefore returns what the last scan left out of a folder.
-func (s *scan) leftBefore(path []string) []LeftOut {
-	inside := strings.ToValidUTF8(strings.Join(path, "/"), "\uFFFD") + "/"
-	from, _ := slices.BinarySearchFunc(s.before, inside, func(l LeftOut, path string) int { return strings.Compare(l.Path, path) })
-	to := from
-	for to < len(s.before) && strings.HasPrefix(s.before[to].Path, inside) {
-		to++
-	}
-	return s.before[from:to]
-}
-
-// keep takes over what the last scan has found in a folder.
-func (s *scan) keep(folder *node, left []LeftOut) error {
+// keepFolder takes over what the last scan has found in a folder.
+func (s *scan) keepFolder(folder *node, left []LeftOut) error {
 	folder.change = false
 	s.mu.Lock()
 	s.left = append(s.left, left...)
@@ -144,20 +50,8 @@ func (s *scan) keep(folder *node, left []LeftOut) error {
 	return s.countAll(folder)
 }
 
-func (s *scan) countAll(n *node) error {
-	if n.Type != typeFolder {
-		return s.count(n.Size)
-	}
-	for _, child := range n.below {
-		if err := s.countAll(child); err != nil {
-			return err
-		}
-	}
-	return s.count(0)
-}
-
-// do does a task, beside others if there is a slot.
-func (s *scan) do(tasks *sync.WaitGroup, task func()) {
+// runTask does a task, beside others if there is a slot.
+func (s *scan) runTask(tasks *sync.WaitGroup, task func()) {
 	select {
 	case s.slots <- struct{}{}:
 		tasks.Go(func() {
@@ -184,25 +78,13 @@ type scanPlace struct {
 	worktree *worktree
 }
 
-// repository is one with files that are scanned.
-type repository struct {
-	depth   int // of its folder
-	tracked func() tracked
-}
-
-func (r *repository) isTracked(path []string) bool {
-	return r != nil && r.tracked()[strings.Join(path[r.depth:], "/")]
-}
-
-const openFolder = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
-
 // scanFolder fills n, a folder that is open as dir. before is the node of the last scan, or nil.
 func (s *scan) scanFolder(ctx context.Context, dir *os.File, n, before *node, at scanPlace) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	if len(at.path) > maxDepth {
-		return refuse("%q is too deep", strings.Join(at.path, "/")[:200])
+		return newRefusal("%q is too deep", strings.Join(at.path, "/")[:200])
 	}
 	s.watchFolder(dir, n, before, at.above)
 	at.above = n.mark
@@ -246,7 +128,7 @@ func (s *scan) scanFolder(ctx context.Context, dir *os.File, n, before *node, at
 		}
 		if child != nil && child != known && child.Type == typeFolder {
 			path := append(slices.Clip(at.path), name)
-			s.do(&tasks, func() { n.below[i], failed[i] = s.scanBelow(ctx, dir, child, known, path, at) })
+			s.runTask(&tasks, func() { n.below[i], failed[i] = s.scanBelow(ctx, dir, child, known, path, at) })
 		}
 	}
 	tasks.Wait()
@@ -260,7 +142,7 @@ func (s *scan) scanFolder(ctx context.Context, dir *os.File, n, before *node, at
 // watchFolder has a folder watched from before it is read.
 func (s *scan) watchFolder(dir *os.File, n, before *node, above *mark) {
 	if before == nil || before.mark == nil || before.mark.gone || before.stamp.dev != n.stamp.dev || before.stamp.ino != n.stamp.ino {
-		n.mark = s.watch.add(int(dir.Fd()), above)
+		n.mark = s.watch.addFolder(int(dir.Fd()), above)
 		return
 	}
 	n.mark = before.mark
@@ -278,7 +160,7 @@ func (s *scan) enterFolder(dir *os.File, names []string, n, before *node, at sca
 		}
 	}
 	if len(texts) > 0 {
-		at.rules = at.rules.below(at.path, texts...)
+		at.rules = at.rules.withFiles(at.path, texts...)
 		n.rules = sha256.Sum256(bytes.Join(texts, []byte{0}))
 	}
 	at.moved = at.moved || before == nil || before.rules != n.rules
@@ -290,7 +172,7 @@ func (s *scan) enterFolder(dir *os.File, names []string, n, before *node, at sca
 		return at, err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		w, err := s.findWorktree(dir, at.path)
+		w, err := findWorktree(s.root, dir, at.path)
 		if err != nil {
 			return at, err
 		}
@@ -298,7 +180,7 @@ func (s *scan) enterFolder(dir *os.File, names []string, n, before *node, at sca
 	}
 	open := func() (*os.File, error) {
 		if at.worktree != nil {
-			return at.worktree.own.open()
+			return at.worktree.own.openHome()
 		}
 		fd, err := unix.Openat(int(dir.Fd()), gitFolder, openFolder, 0)
 		return os.NewFile(uintptr(fd), gitFolder), err
@@ -346,7 +228,7 @@ func (s *scan) scanEntry(e *entrance, name string, known *node) (*node, error) {
 	isSame := known != nil && known.isSame(stamp, links) && at.git == nil && stamp.size <= s.limits.File
 	if isSame && !at.moved && !known.forced {
 		known.change = false
-		return known, s.count(known.Size)
+		return known, s.countEntry(known.Size)
 	}
 	path := append(at.path, name) //nolint:gocritic // the place of one entry at a time
 	leave, forced := s.isLeftOut(path, name, kind == unix.S_IFDIR, stamp, at)
@@ -355,12 +237,12 @@ func (s *scan) scanEntry(e *entrance, name string, known *node) (*node, error) {
 	}
 	if kind == unix.S_IFDIR && known != nil && !s.full && !at.moved && known.isQuiet(stamp) {
 		if left := s.leftBefore(path); len(left) == 0 || !at.fresh {
-			return known, s.keep(known, left)
+			return known, s.keepFolder(known, left)
 		}
 	}
 	if isSame {
 		known.change, known.forced = false, forced
-		return known, s.count(known.Size)
+		return known, s.countEntry(known.Size)
 	}
 	n := &node{stamp: stamp, forced: forced}
 	n.Name = []byte(name)
@@ -413,22 +295,6 @@ func (s *scan) isLeftOut(path []string, name string, isFolder bool, of stamp, at
 	return true, false
 }
 
-func (s *scan) count(size int64) error {
-	switch files, bytes := s.files.Add(1), s.bytes.Add(size); {
-	case files > int64(s.limits.Files):
-		return refuse("it has more than %d files", s.limits.Files)
-	case bytes > s.limits.Bytes:
-		return refuse("its files have more than %d MiB: what can be made again belongs into .wakeignore", s.limits.Bytes>>20)
-	}
-	return nil
-}
-
-// forget takes back what was counted of a file that isn't kept.
-func (s *scan) forget(n *node) {
-	s.files.Add(-1)
-	s.bytes.Add(-n.Size)
-}
-
 func (s *scan) scanLink(dir int, n, known *node, path []string) (*node, error) {
 	target := make([]byte, maxTarget+1)
 	size, err := unix.Readlinkat(dir, string(n.Name), target)
@@ -444,7 +310,7 @@ func (s *scan) scanLink(dir int, n, known *node, path []string) (*node, error) {
 	}
 	n.Type, n.Target = typeLink, target[:size:size]
 	n.change = known == nil || known.Type != typeLink || !bytes.Equal(known.Target, n.Target)
-	return n, s.count(0)
+	return n, s.countEntry(0)
 }
 
 // scanBelow fills the node of a folder; it returns nil if that is left out.
@@ -471,7 +337,7 @@ func (s *scan) scanBelow(ctx context.Context, dir *os.File, n, known *node, path
 	if known != nil && known.Type != typeFolder {
 		known = nil
 	}
-	if err := s.count(0); err != nil {
+	if err := s.countEntry(0); err != nil {
 		return nil, err
 	}
 	if err := s.scanFolder(ctx, folder, n, known, below); err != nil {
@@ -510,14 +376,11 @@ func (s *scan) scanFile(dir int, n, known *node, path []string, at scanPlace, li
 	}
 	if known != nil && known.Type == typeFile && known.stamp == n.stamp && !known.racy && bytes.Equal(known.patch, n.patch) {
 		n.chunks, n.Sum = known.chunks, known.Sum
-		return n, s.count(n.Size)
+		return n, s.countEntry(n.Size)
 	}
 	n.change = true
-	return n, s.count(n.Size)
+	return n, s.countEntry(n.Size)
 }
-
-// maxConfig bounds the files that say what a repository is.
-const maxConfig = 1 << 20
 
 // scanSpecial reads a file of .git that says what the repository is. It reports whether the file is kept.
 func (s *scan) scanSpecial(dir int, n *node, path, gitPath []string, isLinked bool) (keep bool, err error) {
@@ -529,7 +392,7 @@ func (s *scan) scanSpecial(dir int, n *node, path, gitPath []string, isLinked bo
 		content = ownConfig(content)
 	}
 	if problem := gitProblem(gitPath, content); problem != "" {
-		return false, refuse("repository %q %s", cmp.Or(strings.Join(path[:len(path)-len(gitPath)-1], "/"), "."), problem)
+		return false, newRefusal("repository %q %s", cmp.Or(strings.Join(path[:len(path)-len(gitPath)-1], "/"), "."), problem)
 	}
 	if gitPath[0] != "config" {
 		return true, nil
@@ -542,46 +405,85 @@ func (s *scan) scanSpecial(dir int, n *node, path, gitPath []string, isLinked bo
 	return true, nil
 }
 
-// errTooLarge is returned for files that have grown beyond a bound.
-var errTooLarge = errors.New("too large")
-
-// readFile reads a file of a folder that is no larger than a bound. It follows no link, and waits for no writer. What is no
-// regular file is EINVAL.
-func readFile(dir int, name string, most int64) (content []byte, at stamp, err error) {
-	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+// scanWorktree returns the .git of a linked worktree or a submodule as that of a repository of its own.
+func (s *scan) scanWorktree(ctx context.Context, w worktree, known *node, at scanPlace) (*node, error) {
+	path := append(slices.Clip(at.path), gitFolder)
+	inside := scanPlace{path: path, moved: at.moved, git: []string{}, linked: true}
+	if w.submodule {
+		return s.joinFolders(ctx, gitFolder, known, inside, folderPart{w.own, func(name string) bool { return isGitState(name) || strings.HasSuffix(name, ".lock") }})
+	}
+	isOwn := func(name string) bool {
+		return !isSharedState(name) && name != "logs" && (isGitState(name) || strings.HasSuffix(name, ".lock"))
+	}
+	logs, err := s.joinFolders(ctx, "logs", childNamed(known, "logs"), inside.inGit("logs"),
+		folderPart{w.own.join("logs"), func(name string) bool { return name == "HEAD" }}, folderPart{w.shared.join("logs"), func(name string) bool { return name == "refs" }})
 	if err != nil {
-		return nil, at, err
+		return nil, err
 	}
-	defer func() { _ = unix.Close(fd) }()
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, at, err
+	n, err := s.joinFolders(ctx, gitFolder, known, inside, folderPart{w.own, isOwn}, folderPart{w.shared, isSharedState})
+	if err != nil {
+		return nil, err
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nil, at, unix.EINVAL
-	}
-	content = make([]byte, 0, min(st.Size, most)+1)
-	for {
-		if len(content) == cap(content) {
-			content = slices.Grow(content, 64<<10)
-		}
-		n, err := unix.Read(fd, content[len(content):cap(content)])
-		if errors.Is(err, unix.EINTR) {
+	n.addChild(logs)
+	n.compareBelow(known)
+	return n, nil
+}
+
+// folderPart is some of what is in a folder.
+type folderPart struct {
+	home  home
+	holds func(name string) bool
+}
+
+func (p scanPlace) inGit(name string) scanPlace {
+	p.path, p.git = append(slices.Clip(p.path), name), append(slices.Clip(p.git), name)
+	return p
+}
+
+// joinFolders returns a folder of parts of others. It isn't watched. A folder that isn't there has nothing in it.
+func (s *scan) joinFolders(ctx context.Context, name string, known *node, at scanPlace, parts ...folderPart) (*node, error) {
+	n := &node{joined: true}
+	n.Name, n.Type, n.Mode = []byte(name), typeFolder, 0o755
+	for _, p := range parts {
+		dir, err := p.home.openHome()
+		if errors.Is(err, unix.ENOENT) {
 			continue
 		}
 		if err != nil {
-			return nil, at, err
+			return nil, err
 		}
-		content = content[:len(content)+n]
-		if int64(len(content)) > most {
-			return nil, at, errTooLarge
-		}
-		if n == 0 {
-			break
+		err = s.joinPart(ctx, dir, p, n, known, at)
+		_ = dir.Close() // it was only read
+		if err != nil {
+			return nil, err
 		}
 	}
-	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, at, err
+	n.compareBelow(known)
+	return n, s.countEntry(0)
+}
+
+func (s *scan) joinPart(ctx context.Context, dir *os.File, p folderPart, n, known *node, at scanPlace) error {
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return err
 	}
-	return content, stampOf(&st), nil
+	e := entrance{fd: int(dir.Fd()), at: at}
+	for _, name := range slices.Sorted(slices.Values(names)) {
+		if !p.holds(name) {
+			continue
+		}
+		before := childNamed(known, name)
+		child, err := s.scanEntry(&e, name, before)
+		if err == nil && child != nil && child != before && child.Type == typeFolder {
+			child, err = s.scanBelow(ctx, dir, child, before, append(slices.Clip(at.path), name), at)
+		}
+		if err != nil {
+			return err
+		}
+		if child != nil {
+			child.home = &p.home
+			n.addChild(child)
+		}
+	}
+	return nil
 }

@@ -29,14 +29,14 @@ type watch struct {
 const watched = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_CLOSE_WRITE |
 	unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 
-// openWatch returns a watch, nil if the system has none to give. It ends with its owner.
-func openWatch(owner *Folder) *watch {
+// openWatch returns a watch, nil if the system has none to give. It ends when nothing refers to it any more.
+func openWatch() *watch {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil
 	}
-	runtime.AddCleanup(owner, func(fd int) { _ = unix.Close(fd) }, fd)
 	w := &watch{fd: fd, most: 1000, marks: map[int32]*mark{}}
+	runtime.AddCleanup(w, func(fd int) { _ = unix.Close(fd) }, fd)
 	if text, err := os.ReadFile("/proc/sys/fs/inotify/max_user_watches"); err == nil {
 		if n, err := strconv.Atoi(string(bytes.TrimSpace(text))); err == nil {
 			w.most = n / 8 // others watch, too
@@ -45,8 +45,8 @@ func openWatch(owner *Folder) *watch {
 	return w
 }
 
-// add watches a folder that is open and about to be read, below another one. It returns nil if it can't.
-func (w *watch) add(dir int, above *mark) *mark {
+// addFolder watches a folder that is open and about to be read, below another one. It returns nil if it can't.
+func (w *watch) addFolder(dir int, above *mark) *mark {
 	if w == nil {
 		return nil
 	}
@@ -64,8 +64,8 @@ func (w *watch) add(dir int, above *mark) *mark {
 	return m
 }
 
-// note marks what has changed. It reports false if that isn't known.
-func (w *watch) note() bool {
+// readChanges marks what has changed. It reports false if that isn't known.
+func (w *watch) readChanges() bool {
 	if w == nil {
 		return false
 	}
@@ -87,7 +87,7 @@ func (w *watch) note() bool {
 				return false
 			}
 			m := w.marks[e.Wd]
-			m.change()
+			m.markChanged()
 			if m != nil && e.Mask&unix.IN_IGNORED != 0 {
 				m.gone = true
 				delete(w.marks, e.Wd)

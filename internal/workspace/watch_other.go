@@ -5,8 +5,8 @@ package workspace
 // watch would say which folders have changed. Here each is looked at.
 type watch struct{}
 
-func openWatch(*Folder) *watch { return nil }
+func openWatch() *watch { return nil }
 
-func (*watch) add(int, *mark) *mark { return nil }
+func (*watch) addFolder(int, *mark) *mark { return nil }
 
-func (*watch) note() bool { return false }
+func (*watch) readChanges() bool { return false }

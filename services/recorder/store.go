@@ -95,6 +95,8 @@ type (
 	Verification = verify.Verification
 	// Anchor is a signed head of the hash chains, see [verify.Anchor].
 	Anchor = verify.Anchor
+	// Heads are the ends of the hash chains of runs that were verified, see [verify.Heads].
+	Heads = verify.Heads
 )
 
 // ErrPostgres is returned for what can be done with SQLite files only.

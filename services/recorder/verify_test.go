@@ -132,6 +132,58 @@ func TestVerifyFindsNothing(t *testing.T) {
 	}
 }
 
+// A check that goes on from an earlier one reads the runs in which something has happened since, and those that were damaged.
+func TestVerifySince(t *testing.T) {
+	p := story(t)
+	path := filepath.Join(t.TempDir(), "recorder.db")
+	var heads recorder.Heads
+	check := func(known int, damaged string) {
+		t.Helper()
+		s, err := recorder.OpenReadOnly(t.Context(), path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer closed(t, s)
+		var v recorder.Verification
+		if v, heads, err = s.Checker.VerifySince(t.Context(), heads); err != nil {
+			t.Fatal(err)
+		}
+		found := fmt.Sprint(v.Damages)
+		if v.Runs != 2 || v.Known != known || damaged == "" && len(v.Damages) > 0 || !strings.Contains(found, damaged) {
+			t.Errorf("%d of %d runs were known, %d events were read, found %s: want %d, and %q", v.Known, v.Runs, v.Events, found, known, damaged)
+		}
+	}
+	record := func() {
+		t.Helper()
+		s := openAt(t, path)
+		defer closed(t, s)
+		p.store(s, 100)
+		p.entries = nil
+	}
+	change := func(text string) {
+		t.Helper()
+		db := openDB(t, path)
+		defer db.Close()
+		mustExec(t, db, text)
+	}
+	record()
+	check(0, "")
+	check(2, "")
+	p.add("r2", "judge", "judge#1", &wire.AgentText{Content: "a further line"})
+	record()
+	change(`UPDATE lines SET text = 'another' WHERE text = 'a further line'`)
+	check(1, "table lines, column text")
+	check(1, "table lines, column text") // as long as it is so
+	change(`UPDATE lines SET text = 'a further line' WHERE text = 'another'`)
+	check(1, "")
+	check(2, "")
+	change(`UPDATE runs SET events = events - 1 WHERE run = 'r1'`)
+	check(1, "runs have")
+	heads.Incarnation = "another"
+	change(`UPDATE runs SET events = events + 1 WHERE run = 'r1'`)
+	check(0, "")
+}
+
 // tamper changes a copy of a file, whose triggers are gone, and returns what is
 // found.
 func tamper(t *testing.T, path string, change func(db *sql.DB)) recorder.Verification {

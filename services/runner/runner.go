@@ -33,6 +33,7 @@ import (
 	"code.wake.dev/wake/services/runner/internal/purse"
 	"code.wake.dev/wake/services/runner/internal/queue"
 	"code.wake.dev/wake/services/runner/internal/registry"
+	"code.wake.dev/wake/services/runner/internal/turn"
 	"code.wake.dev/wake/services/runner/internal/view"
 	"code.wake.dev/wake/services/runner/owner"
 	"code.wake.dev/wake/services/runner/work"
@@ -165,8 +166,8 @@ type Runner struct {
 	owned    *registry.Set                     // runs that have an owner here
 	working  *registry.Set                     // executions that have a worker here
 	slots    work.Slots
-	resting  work.Slots    // of agents that wait for a person and have left their slot
-	draining chan struct{} // closed when Run is told to end: come to a safe point
+	resting  work.Slots   // of agents that wait for a person and have left their slot
+	draining *turn.Signal // given when Run is told to end: come to a safe point
 }
 
 // New returns a runner that publishes through log; log.Run must be running.
@@ -185,7 +186,7 @@ func New(cfg Config, log *eventlog.Log, logger *slog.Logger) (*Runner, error) {
 		runs: runs, queue: q, commands: commands, purse: purse.New(log),
 		owned: registry.NewSet(), working: registry.NewSet(),
 		slots: make(work.Slots, cfg.MaxAgents), resting: make(work.Slots, cfg.MaxWaiting),
-		draining: make(chan struct{}),
+		draining: turn.NewSignal(),
 	}
 	r.metrics = newMetrics(cfg.Providers)
 	r.capacity = capacity.New(log, logger, r.metrics.fill, cfg.Health, append([]string{cfg.Workspaces}, cfg.Folders...))
@@ -222,7 +223,7 @@ func (r *Runner) showLoad() {
 	s.Read("slots_used", "Slots that are taken.", func() float64 { return float64(len(r.slots)) })
 	s.Read("agents_resting", "Agents that wait for a person and have left their slot to others.", func() float64 { return float64(len(r.resting)) })
 	s.Read("cramped", "1 while it begins no nodes, since a disk of its own is full, else 0.", func() float64 { return boolValue(r.capacity.Cramped()) })
-	s.Read("draining", "1 once it was told to end, else 0.", func() float64 { return boolValue(r.isDraining()) })
+	s.Read("draining", "1 once it was told to end, else 0.", func() float64 { return boolValue(r.draining.IsGiven()) })
 	s.Read("refusing_runs", "1 while it begins no runs, since the stream is full or the recorder far behind, else 0.",
 		func() float64 { return boolValue(r.capacity.RefusesRuns()) })
 	s.Read("refusing_nodes", "1 while it begins no nodes, since the stream is full, else 0.", func() float64 { return boolValue(r.capacity.RefusesNodes()) })
@@ -321,7 +322,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	}
 	<-ctx.Done()
 	running := registry.Drained{At: time.Now().UnixMilli(), Runs: r.owned.List(), Nodes: r.working.List()}
-	close(r.draining)
+	r.draining.Give()
 	r.keepDrained(base, f.active, running)
 	incoming.Wait() // from then on no task begins
 	late := time.AfterFunc(r.cfg.DrainTimeout, force)
@@ -442,16 +443,6 @@ func drainedAttrs(list registry.Drained) []any {
 	return []any{
 		"active_runs", len(list.Runs), "runs", list.Runs[:min(len(list.Runs), most)],
 		"active_nodes", len(list.Nodes), "nodes", list.Nodes[:min(len(list.Nodes), most)],
-	}
-}
-
-// isDraining reports whether the runner was told to end.
-func (r *Runner) isDraining() bool {
-	select {
-	case <-r.draining:
-		return true
-	default:
-		return false
 	}
 }
 

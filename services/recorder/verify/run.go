@@ -158,8 +158,8 @@ func (v *verifier) checkEvent(ctx context.Context, r *runCheck, s *archive.Event
 		v.addDamage(at)
 	}
 	r.found++
-	if v.done++; v.progress != nil && v.done%1024 == 0 {
-		v.progress(v.done, v.all)
+	if v.done++; v.done%1024 == 0 {
+		v.progress(partEvents, v.done, v.all)
 	}
 	r.pos = s.Pos
 	r.link = v.chain.Next(r.link, s)

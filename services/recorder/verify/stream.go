@@ -40,10 +40,12 @@ func (v *verifier) compareServer(ctx context.Context, run string, log *eventlog.
 			return err
 		}
 	}
+	v.progress("stream", 0, 0)
 	if err = v.checkAgainst(ctx, run, log); err == nil {
 		err = v.compareAlerts(ctx, run, log)
 	}
 	if err == nil {
+		v.progress("snapshots", 0, 0)
 		err = v.compareSnapshots(ctx, run, log)
 	}
 	return err
@@ -78,7 +80,9 @@ func (v *verifier) checkAgainst(ctx context.Context, run string, log *eventlog.L
 		if v.gone[e.RunID] && (!more || is.Pos > e.Pos) {
 			continue
 		}
-		v.Compared++
+		if v.Compared++; v.Compared%1024 == 0 {
+			v.progress("stream", v.Compared, 0)
+		}
 		at := Damage{Run: e.RunID, From: e.Pos}
 		switch {
 		case !more || is.Pos > e.Pos:

@@ -84,6 +84,7 @@ type Verification struct {
 	Deleted  int           `json:"deleted,omitempty"`  // runs without their events: removed, or being removed
 	Anchored int64         `json:"anchored,omitempty"` // runs with the same chain as in an anchor
 	Compared int64         `json:"compared,omitempty"` // with what the stream still has
+	Known    int           `json:"known,omitempty"`    // of the runs: these had been checked before, and nothing has happened in them since
 	Other    int           `json:"other,omitempty"`    // runs whose rows another version has derived: these aren't compared
 	Damages  []Damage      `json:"damages"`            // none: all is as it was recorded
 	Omitted  int           `json:"omitted,omitempty"`
@@ -103,15 +104,19 @@ const maxDamages = 1000
 // Checker checks a store.
 type Checker struct {
 	answers *queries.Answers
-	// Progress is called now and then with how many events were checked, of how many. It may be nil.
-	Progress func(done, of int64)
+	// Progress is called with what is being checked, and now and then with how much of it was, of how much, if that is known. It may be nil.
+	Progress func(part string, done, of int64)
 }
 
 // New returns the checker of the store that answers are from.
 func New(answers *queries.Answers) *Checker { return &Checker{answers: answers} }
 
 func (c *Checker) newVerifier() *verifier {
-	return &verifier{s: c.answers, progress: c.Progress, Verification: Verification{Damages: []Damage{}}}
+	progress := c.Progress
+	if progress == nil {
+		progress = func(string, int64, int64) {}
+	}
+	return &verifier{s: c.answers, progress: progress, Verification: Verification{Damages: []Damage{}}}
 }
 
 // Verify checks the events of a run, or of all if run is empty, and whatever is
@@ -141,9 +146,17 @@ type verifier struct {
 	bad     int64
 	lost    int64
 
-	progress  func(done, of int64)
+	incremental bool            // known runs aren't checked again, nor what is of no single run
+	known       map[string]Head // by run
+	knownOf     string          // the incarnation that they are of
+	heads       []Head          // of the runs that are as they were recorded
+
+	progress  func(part string, done, of int64)
 	done, all int64 // events
 }
+
+// partEvents are the events, and what is derived from them.
+const partEvents = "events"
 
 func (v *verifier) addDamage(d Damage) {
 	if len(v.Damages) == maxDamages {
@@ -172,8 +185,10 @@ func (v *verifier) checkStore(ctx context.Context, run string) (err error) {
 	}
 	defer v.t.Rollback()      //nolint:errcheck // nothing was written
 	defer v.fields.Rollback() //nolint:errcheck // nothing was written
-	if err := v.checkIntegrity(ctx); err != nil {
-		return err
+	if !v.incremental {
+		if err := v.checkIntegrity(ctx); err != nil {
+			return err
+		}
 	}
 	if v.gone, err = retiredRuns(ctx, v.t); err != nil {
 		return err
@@ -186,7 +201,7 @@ func (v *verifier) checkStore(ctx context.Context, run string) (err error) {
 			return err
 		}
 		where, v.Deleted, run = " WHERE id = "+args.Add(found.ID), 0, found.Run
-	} else {
+	} else if !v.incremental {
 		v.seen = new(positions)
 	}
 	dir, err := os.MkdirTemp("", "wake-verify-")
@@ -201,16 +216,29 @@ func (v *verifier) checkStore(ctx context.Context, run string) (err error) {
 	if err == nil {
 		err = v.checkRuns(ctx, where, args)
 	}
-	if err == nil {
-		err = v.checkAlerts(ctx, run)
+	switch {
+	case err != nil:
+	case v.incremental:
+		err = v.checkCount(ctx)
+	default:
+		err = v.checkBeyondRuns(ctx, run, dir)
 	}
+	return errors.Join(err, v.scratch.Close(), v.scratch.Archive.Close())
+}
+
+// checkBeyondRuns checks the alerts of a run, or of all if run is empty, and then what else is of no single run.
+func (v *verifier) checkBeyondRuns(ctx context.Context, run, dir string) error {
+	v.progress("alerts", 0, 0)
+	err := v.checkAlerts(ctx, run)
 	if err == nil && run == "" {
+		v.progress("all runs", 0, 0)
 		err = v.checkAcrossRuns(ctx)
 	}
 	if err == nil && run == "" {
+		v.progress("full text", 0, 0)
 		err = v.checkWords(ctx, dir)
 	}
-	return errors.Join(err, v.scratch.Close(), v.scratch.Archive.Close())
+	return err
 }
 
 // openViews begins two views of the store as of the same moment: a database doesn't read large
@@ -292,6 +320,7 @@ func (v *verifier) checkIntegrity(ctx context.Context) error {
 	if v.t.D.Integrity == "" {
 		return nil
 	}
+	v.progress("database", 0, 0)
 	var problem string
 	for err := range v.t.Each(ctx, v.t.D.Integrity, nil, &problem) {
 		if err != nil {
@@ -312,12 +341,23 @@ func (v *verifier) checkRuns(ctx context.Context, where string, args database.Pa
 		if err != nil {
 			return v.noteFailure(ctx, Damage{Table: "runs"}, err)
 		}
-		list = append(list, &runCheck{Run: row})
+		r := &runCheck{Run: row}
+		if v.isKnown(r) {
+			v.Runs, v.Known = v.Runs+1, v.Known+1
+			v.heads = append(v.heads, v.known[r.RunID])
+			continue
+		}
+		list = append(list, r)
 		v.all += row.Events
 	}
+	v.progress(partEvents, 0, v.all)
 	for _, r := range list {
+		damages := len(v.Damages) + v.Omitted
 		if err := v.checkRun(ctx, r); err != nil {
 			return err
+		}
+		if damages == len(v.Damages)+v.Omitted && r.LastPos <= v.Derived && !r.isOther() {
+			v.heads = append(v.heads, headOf(r))
 		}
 	}
 	return nil

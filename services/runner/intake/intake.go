@@ -92,6 +92,9 @@ func (in *Intake) Parts(hard context.Context) []Part {
 func (in *Intake) Note(e eventlog.Entry) { in.dealt.noteRecord(in.subjectNames(), e) }
 
 // Wait waits until no owner and no worker is left. No part may be at work any more.
-func (in *Intake) Wait() { in.tasks.Wait() }
+func (in *Intake) Wait() {
+	in.tasks.Wait()
+	in.cfg.Owners.Wait()
+}
 
 func (in *Intake) subjectNames() subjects.Names { return in.cfg.Log.Names() }

@@ -92,6 +92,7 @@ func (c *children) followChild(ctx context.Context, node string, n wire.NodeStat
 			return nil // it begins when the run goes on
 		}
 		kid = &childRun{run: id, sub: o.cfg.Runs.Subscribe(id, c.news)}
+		kid.sub.OnMore(o.loop.Call)
 		c.kids[n.Exec] = kid
 		var bad *child.InputError
 		if err := c.startChild(ctx, node, id); errors.As(err, &bad) {

@@ -17,6 +17,7 @@ import (
 	"code.wake.dev/wake/services/runner/internal/purse"
 	"code.wake.dev/wake/services/runner/internal/queue"
 	"code.wake.dev/wake/services/runner/internal/registry"
+	"code.wake.dev/wake/services/runner/internal/turn"
 	"code.wake.dev/wake/services/runner/internal/view"
 )
 
@@ -32,7 +33,7 @@ type Config struct {
 	Process        string        // a name that no other process has
 	MaxTrials      int           // how many processes may end while they take a run over before it is set aside
 	NodeTrials     int           // how many may end while they execute a node of it
-	Draining       <-chan struct{}
+	Draining       *turn.Signal
 
 	Log      *eventlog.Log
 	Logger   *slog.Logger

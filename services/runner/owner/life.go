@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -16,52 +17,106 @@ import (
 	"code.wake.dev/wake/services/runner/internal/command"
 	"code.wake.dev/wake/services/runner/internal/registry"
 	"code.wake.dev/wake/services/runner/internal/tenure"
+	"code.wake.dev/wake/services/runner/internal/turn"
 	"code.wake.dev/wake/services/runner/internal/view"
 )
 
 var (
 	errDrained = errors.New("the runner is ending")
 	errParked  = errors.New("the run is parked")
+	errWaits   = errors.New("the run waits")
 )
 
-// ownRun owns the run until it has ended, ctx ends, or another owner has it. Once
+// ownRun owns the run, in turns, until it has ended, ctx ends, or another owner has it. It returns when the first turn has
+// ended.
+func (o *owner) ownRun(ctx context.Context, live *sync.WaitGroup) error {
+	var end error // set by the last turn
+	live.Add(1)
+	o.pause = tenure.FirstPause
+	o.loop = turn.NewLoop(func() bool {
+		var waits bool
+		if waits, end = o.takeTurn(ctx); !waits {
+			o.cfg.Draining.Remove(o.loop)
+			o.cfg.Purse.Loops.Remove(o.loop)
+			o.cfg.Owned.Leave(o.runID)
+			live.Done()
+		}
+		return !waits
+	})
+	o.cfg.Draining.Add(o.loop)
+	o.cfg.Purse.Loops.Add(o.loop)
+	if over := o.loop.Run(); !over {
+		return nil
+	}
+	return end
+}
+
+// takeTurn does what is to be done for the run until it waits. Once
 // the run has begun, an owner that fails, be it that the object store was away,
 // begins again with what the log says.
-func (o *owner) ownRun(ctx context.Context) error {
-	if !o.cfg.Owned.Enter(o.runID) {
-		return o.judgeHeld(ctx)
-	}
-	defer o.cfg.Owned.Leave(o.runID)
-	for pause := tenure.FirstPause; ; pause = min(2*pause, tenure.LastPause) {
-		err := o.run(ctx)
+func (o *owner) takeTurn(ctx context.Context) (waits bool, err error) {
+	for {
+		if o.lead == nil {
+			err = o.run(ctx)
+		} else {
+			err = o.scheduleRun(o.lead) //nolint:contextcheck // it is of ctx
+		}
+		if errors.Is(err, errWaits) {
+			return true, nil
+		}
+		o.letGo(ctx, err)
 		switch {
 		case err == nil, ctx.Err() != nil, !o.begun:
-			return err
+			return false, err
 		case errors.Is(err, errDrained):
 			o.cfg.Queue.HandOver(ctx, o.runID)
-			return nil
+			return false, nil
 		case errors.Is(err, lease.ErrHeld), errors.Is(err, errParked):
-			return nil
+			return false, nil
 		}
 		if tenure.Over(err) {
 			o.cfg.Lost.Inc()
 		}
 		o.cfg.Logger.Error("run has lost its owner", "run", o.runID, "error", err)
 		select {
-		case <-time.After(pause):
-		case <-o.cfg.Draining: // the runner that sweeps next finds it
-			return nil
+		case <-time.After(o.pause):
+		case <-o.cfg.Draining.Given(): // the runner that sweeps next finds it
+			return false, nil
 		case <-ctx.Done():
 		}
+		o.pause = min(2*o.pause, tenure.LastPause)
 	}
 }
 
+// letGo gives up what the owner has of the run, which it leaves because of err.
+func (o *owner) letGo(ctx context.Context, err error) {
+	o.endSchedule()
+	if o.writer != nil {
+		o.leaveRun(ctx, err)
+		o.writer = nil
+	}
+	if o.commands != nil {
+		o.commands.Close()
+		o.commands = nil
+	}
+	o.leaveTrial()
+	if o.lease != nil {
+		o.lease.Release()
+		o.lease = nil
+	}
+	if o.view != nil {
+		o.view.Close() // what it has folded is still to be told, see giveBack
+	}
+}
+
+// run takes the run and does what is to be done for it. It fails with errWaits when nothing is any more.
 func (o *owner) run(ctx context.Context) (err error) {
 	// Looking before claiming saves a claim for a request that came twice.
-	if o.view, err = o.cfg.Runs.Open(ctx, o.runID); err != nil {
+	v, err := o.cfg.Runs.Open(ctx, o.runID)
+	if err != nil {
 		return err
 	}
-	defer o.view.Close()
+	o.view = v
 	reg, registered := o.cfg.Registry.Get(o.runID)
 	if view.Over(o.view.State) && !registered {
 		if asked, err := o.isAsked(ctx); err != nil || !asked {
@@ -79,7 +134,6 @@ func (o *owner) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer o.lease.Release()
 	asked, err := o.isAsked(ctx)
 	switch s := o.view.State; {
 	case err != nil:
@@ -98,35 +152,27 @@ func (o *owner) run(ctx context.Context) (err error) {
 
 // takeRun claims the run, begins it or goes on with it, and schedules it.
 func (o *owner) takeRun(ctx context.Context) error {
-	err := o.leadRun(ctx)
-	o.leaveTrial() // not deferred: no other trial may begin while a panic of this run ends the process
-	return err
-}
-
-func (o *owner) leadRun(ctx context.Context) (err error) {
 	taking, span := o.takeSpan(ctx)
-	defer span.End()
-	o.commands = o.cfg.Commands.Subscribe(o.runID)
-	defer o.commands.Close()
-	o.writer = nil
-	begun, err := o.takeLead(taking)
-	if o.writer != nil {
-		defer func() { o.leaveRun(ctx, err) }()
-	}
-	if err != nil {
-		tracing.Fail(span, err)
+	over, err := o.leadRun(taking)
+	tracing.Fail(span, err)
+	span.End()
+	if err != nil || over {
 		return err
 	}
-	if !begun {
-		over, err := o.goOn(taking)
-		tracing.Fail(span, err)
-		if err != nil || over {
-			return err
-		}
-	}
 	o.reportBegun()
-	span.End()
+	if err := o.beginSchedule(taking); err != nil {
+		return err
+	}
 	return o.scheduleRun(taking)
+}
+
+// leadRun makes the owner the run's writer, and begins the run or goes on with it. It reports whether the run is over.
+func (o *owner) leadRun(ctx context.Context) (over bool, err error) {
+	o.commands = o.cfg.Commands.Subscribe(o.runID)
+	if begun, err := o.takeLead(ctx); begun || err != nil {
+		return false, err
+	}
+	return o.goOn(ctx)
 }
 
 // takeSpan starts the span of taking a run, which ends when it has begun or goes on.
@@ -344,6 +390,7 @@ func (o *owner) reportBegun() {
 	if !o.begun {
 		o.begun = true
 		o.onBegin()
+		o.onBegin, o.request = nil, wire.RunRequest{RunID: o.runID, WorkspaceAt: o.request.WorkspaceAt} // the log has the rest
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"code.wake.dev/wake/internal/lease"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner/internal/registry"
+	"code.wake.dev/wake/services/runner/internal/turn"
 	"code.wake.dev/wake/services/runner/internal/view"
 )
 
@@ -21,6 +22,15 @@ type owner struct {
 	queued  bool             // see [Request]
 	onBegin func()
 	begun   bool // it was called
+
+	loop   *turn.Loop
+	pause  time.Duration   // before it begins again, if it fails
+	lead   context.Context //nolint:containedctx // that of the schedule; nil: there is none yet
+	forced func() bool     // no call when that ends
+	kids   *children
+	news   <-chan struct{} // see [purse.Purse.News]
+	wake   time.Time       // when it decides again, whether something happens or not
+	timer  *time.Timer     // calls the loop then; nil: it never had to
 
 	lease  *lease.Lease
 	writer *eventlog.Writer

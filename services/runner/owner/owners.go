@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"code.wake.dev/wake/internal/ask"
@@ -13,12 +14,15 @@ import (
 )
 
 // Owners has an owner for each run that its runner owns.
-type Owners struct{ cfg Config }
+type Owners struct {
+	cfg  Config
+	live sync.WaitGroup // owners of runs
+}
 
 // New returns the owners of a runner: none yet.
 func New(cfg Config) *Owners {
 	cfg.alone = make(chan struct{}, 1)
-	return &Owners{cfg}
+	return &Owners{cfg: cfg}
 }
 
 // Request is what the owner of a run is asked for. That of a run that has begun needs no
@@ -31,16 +35,22 @@ type Request struct {
 	OnBegin    func()           // called when the log says that the run has begun, once
 }
 
-// Own owns a run until it has ended, ctx ends, or another owner has it. It fails, if the
-// run hasn't begun, with [lease.ErrHeld], [ErrNothing], [capacity.ErrFull],
+// Own owns a run until it has ended, ctx ends, or another owner has it. It returns before, as soon as the owner waits for
+// something to happen: see [Owners.Wait]. It fails, if the run hasn't begun, with [lease.ErrHeld], [ErrNothing], [capacity.ErrFull],
 // [capacity.ErrBehind], a [NoFolderError], or an error that [command.Rejected] knows.
 func (o *Owners) Own(ctx context.Context, r *Request) error {
 	if r.OnBegin == nil {
 		r.OnBegin = func() {}
 	}
 	one := &owner{cfg: &o.cfg, runID: r.RunID, request: r.RunRequest, def: r.Definition, queued: r.Queued, onBegin: r.OnBegin}
-	return one.ownRun(ctx)
+	if !o.cfg.Owned.Enter(r.RunID) {
+		return one.judgeHeld(ctx)
+	}
+	return one.ownRun(ctx, &o.live)
 }
+
+// Wait waits until no run has an owner here. Own must have returned.
+func (o *Owners) Wait() { o.live.Wait() }
 
 // ForkEnded obeys the command to fork a run that has ended, and adds to its record.
 func (o *Owners) ForkEnded(ctx context.Context, s *wire.State, cmd wire.Command, record *wire.CommandReceived) error {

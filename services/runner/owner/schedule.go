@@ -12,13 +12,18 @@ import (
 	"code.wake.dev/wake/services/runner/internal/view"
 )
 
-// scheduleRun decides whenever something has happened, until the run has ended.
-func (o *owner) scheduleRun(ctx context.Context) error {
+// beginSchedule has the owner called whenever something happens.
+func (o *owner) beginSchedule(ctx context.Context) error {
+	o.lead = ctx
 	o.offered = map[string]offerState{}
 	o.anchors = newAnchors(o.written)
 	o.quiet, o.quietAt = time.Now(), 0
-	tick := time.NewTicker(min(o.cfg.OfferAgain, o.cfg.Leases.TTL()/10))
-	defer tick.Stop()
+	o.kids = newChildren(o)
+	o.view.OnMore(o.loop.Call)
+	o.commands.OnMore(o.loop.Call)
+	o.lease.OnLost(o.loop.Call)
+	o.writer.OnFenced(o.loop.Call)
+	o.forced = context.AfterFunc(ctx, o.loop.Call)
 	if !o.strays { // else none waited when the run began
 		waiting, err := o.waitingCommands(ctx)
 		if err != nil {
@@ -28,14 +33,36 @@ func (o *owner) scheduleRun(ctx context.Context) error {
 			return err
 		}
 	}
-	kids := newChildren(o)
-	defer kids.close()
-	if err := kids.abortLeft(ctx); err != nil {
-		return err
+	return o.kids.abortLeft(ctx)
+}
+
+// endSchedule is the reverse of beginSchedule.
+func (o *owner) endSchedule() {
+	if o.lead == nil {
+		return
 	}
+	o.lead, o.wake = nil, time.Time{}
+	o.forced()
+	if o.timer != nil {
+		o.timer.Stop()
+	}
+	o.kids.close()
+}
+
+// scheduleRun decides as long as something has happened, or it is time to. It fails with errWaits when neither is so, and
+// returns nil when the run has ended.
+func (o *owner) scheduleRun(ctx context.Context) error {
 	for {
-		news := o.cfg.Purse.News()
-		wake, err := o.runStep(ctx, kids)
+		happened, err := o.takeNext(ctx)
+		if err != nil {
+			return err
+		}
+		if !happened && time.Now().Before(o.wake) {
+			o.setTimer()
+			return errWaits
+		}
+		o.news = o.cfg.Purse.News()
+		due, err := o.runStep(ctx, o.kids)
 		if err != nil {
 			return err
 		}
@@ -49,40 +76,54 @@ func (o *owner) scheduleRun(ctx context.Context) error {
 			if err := o.view.Wait(ctx, o.written); err != nil {
 				return err
 			}
-			if !view.Ended(o.view.State.Status) { // one of them lets it go on
-				continue
+			if view.Ended(o.view.State.Status) {
+				return o.finishRun(ctx)
 			}
-			return o.finishRun(ctx)
+			o.wake = time.Now() // one of them lets it go on
+			continue
 		}
-		if err := o.parkWaiting(ctx, kids); err != nil {
+		if err := o.parkWaiting(ctx, o.kids); err != nil {
 			return err
 		}
-		timer := time.NewTimer(max(0, time.Until(time.UnixMilli(wake))))
-		if wake == 0 {
-			timer.Stop()
+		o.wake = time.Now().Add(min(o.cfg.OfferAgain, o.cfg.Leases.TTL()/10))
+		if at := time.UnixMilli(due); due != 0 && at.Before(o.wake) {
+			o.wake = at
 		}
-		select {
-		case <-o.view.More():
-			err = o.view.Follow(ctx)
-		case <-news:
-		case <-kids.news:
-		case <-o.commands.More():
-			err = o.obeyAll(ctx, o.commands.Take())
-		case <-timer.C:
-		case <-tick.C:
-		case <-o.lease.Lost():
-			err = tenure.ErrLeaseLost
-		case <-o.writer.Fenced():
-			err = eventlog.ErrFenced
-		case <-o.cfg.Draining:
-			err = o.giveUp(ctx)
-		case <-ctx.Done():
-			err = ctx.Err()
-		}
-		timer.Stop()
-		if err != nil {
-			return err
-		}
+	}
+}
+
+// takeNext takes one thing that has happened. It reports false if there is none.
+func (o *owner) takeNext(ctx context.Context) (happened bool, err error) {
+	select {
+	case <-o.lease.Lost():
+		return false, tenure.ErrLeaseLost
+	case <-o.writer.Fenced():
+		return false, eventlog.ErrFenced
+	case <-o.cfg.Draining.Given():
+		return false, o.giveUp(ctx)
+	case <-ctx.Done():
+		return false, ctx.Err()
+	default:
+	}
+	select {
+	case <-o.view.More():
+		return true, o.view.Follow(ctx)
+	case <-o.commands.More():
+		return true, o.obeyAll(ctx, o.commands.Take())
+	case <-o.kids.news:
+	case <-o.news:
+	default:
+		return false, nil
+	}
+	return true, nil
+}
+
+// setTimer has the owner called when it is time to decide again.
+func (o *owner) setTimer() {
+	if o.timer == nil {
+		o.timer = time.AfterFunc(time.Until(o.wake), o.loop.Call)
+	} else {
+		o.timer.Reset(time.Until(o.wake))
 	}
 }
 

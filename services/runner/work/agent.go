@@ -41,7 +41,7 @@ var errNoProvider = errors.New("unknown provider")
 
 // runAgent drives the agent of the node and returns the events that end the
 // execution.
-func (x *execution) runAgent(ctx context.Context, messages <-chan wire.InboxEntry) ([]*wire.Event, error) {
+func (x *execution) runAgent(ctx context.Context) ([]*wire.Event, error) {
 	in, err := x.agentInput()
 	if errors.Is(err, errNoProvider) {
 		return nil, &failure{message: err.Error(), kind: wire.ErrorNoProvider}
@@ -55,7 +55,7 @@ func (x *execution) runAgent(ctx context.Context, messages <-chan wire.InboxEntr
 		}
 	}
 	if x.hold.hasProgram(agentProgram) {
-		events, err := x.attachAgent(ctx, in, messages)
+		events, err := x.attachAgent(ctx, in)
 		if !errors.Is(err, agent.ErrLost) {
 			return events, err
 		}
@@ -67,7 +67,7 @@ func (x *execution) runAgent(ctx context.Context, messages <-chan wire.InboxEntr
 		return nil, x.endHalted()
 	}
 	for lost := 1; ; lost++ {
-		events, err := x.startAgent(ctx, in, messages)
+		events, err := x.startAgent(ctx, in)
 		if !errors.Is(err, agent.ErrLost) {
 			return events, err
 		}
@@ -87,13 +87,13 @@ const agentProgram = "agent"
 const maxLost = 3
 
 // attachAgent goes on with an agent that is at work, or with what there is of one that was.
-func (x *execution) attachAgent(ctx context.Context, in *agentInput, messages <-chan wire.InboxEntry) ([]*wire.Event, error) {
+func (x *execution) attachAgent(ctx context.Context, in *agentInput) ([]*wire.Event, error) {
 	request := x.newRequest(in)
 	request.SessionID, request.Resume = x.state.ExecSessions[x.entry.Exec], true
 	request.History = resumption{x, in}.pastEvents(ctx)
 	x.begun, x.started = true, time.UnixMilli(x.entry.StartedAt)
 	x.span.End()
-	d := &drive{exec: x, request: request, can: in.can, messages: messages, attaches: true}
+	d := &drive{exec: x, request: request, can: in.can, attaches: true}
 	return d.run(ctx, in)
 }
 
@@ -118,8 +118,8 @@ func (x *execution) refreshState(ctx context.Context) error {
 }
 
 // startAgent has an agent begin, or go on in its session.
-func (x *execution) startAgent(ctx context.Context, in *agentInput, messages <-chan wire.InboxEntry) ([]*wire.Event, error) {
-	d, err := x.prepareAgent(ctx, in, messages)
+func (x *execution) startAgent(ctx context.Context, in *agentInput) ([]*wire.Event, error) {
+	d, err := x.prepareAgent(ctx, in)
 	if d == nil {
 		return nil, err
 	}
@@ -134,12 +134,12 @@ func (x *execution) startAgent(ctx context.Context, in *agentInput, messages <-c
 	}
 	request := x.newRequest(in)
 	request.SessionID = d.request.SessionID // the agent doesn't know it: it is free
-	d = &drive{exec: x, request: request, can: in.can, opening: d.opening, first: d.message, again: d.given, messages: messages}
+	d = &drive{exec: x, request: request, can: in.can, opening: d.opening, first: d.message, again: d.given}
 	return d.run(ctx, in)
 }
 
 // prepareAgent has everything ready for an agent that begins, or goes on in its session; nil if there is nothing to be done.
-func (x *execution) prepareAgent(ctx context.Context, in *agentInput, messages <-chan wire.InboxEntry) (*drive, error) {
+func (x *execution) prepareAgent(ctx context.Context, in *agentInput) (*drive, error) {
 	var next continuation
 	var err error
 	again := resumption{x, in}
@@ -166,7 +166,7 @@ func (x *execution) prepareAgent(ctx context.Context, in *agentInput, messages <
 		request.History = again.pastEvents(ctx)
 	}
 	return &drive{
-		exec: x, request: request, can: in.can, opening: next.opening, first: next.first, message: next.message, seen: next.seen, messages: messages,
+		exec: x, request: request, can: in.can, opening: next.opening, first: next.first, message: next.message, seen: next.seen,
 		// A session without a turn has nothing to lose: it begins afresh.
 		lenient: x.entry.Turns == 0 && !next.worked && (request.Resume || request.ForkOf != ""),
 	}, nil

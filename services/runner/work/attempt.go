@@ -15,7 +15,7 @@ import (
 
 // attemptNode does the work of the node and returns the events that end it. Of an
 // execution that has begun it is a continuation, without a second node:start.
-func (x *execution) attemptNode(ctx context.Context, missing error, messages <-chan wire.InboxEntry) ([]*wire.Event, error) {
+func (x *execution) attemptNode(ctx context.Context, missing error) ([]*wire.Event, error) {
 	defer x.beside.Wait()
 	n := &x.entry // a copy would be on the stack for as long as the agent works
 	again := n.Started != 0
@@ -42,7 +42,7 @@ func (x *execution) attemptNode(ctx context.Context, missing error, messages <-c
 	case unusable != nil:
 		return nil, unusable
 	case x.node.Type == flow.TypeAgent:
-		events, err := x.runAgent(ctx, messages)
+		events, err := x.runAgent(ctx)
 		return x.runAudits(ctx, events, err)
 	case x.node.Type == flow.TypeExec:
 		events, err := x.runCommand(ctx)

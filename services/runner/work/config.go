@@ -19,6 +19,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner/internal/queue"
 	"code.wake.dev/wake/services/runner/internal/registry"
+	"code.wake.dev/wake/services/runner/internal/turn"
 	"code.wake.dev/wake/services/runner/internal/view"
 )
 
@@ -35,7 +36,7 @@ type Config struct {
 	PersistTimeout time.Duration
 	DrainTimeout   time.Duration
 	AnchorEvery    time.Duration // 0: events don't age
-	Draining       <-chan struct{}
+	Draining       *turn.Signal
 	Process        string // a name that no other process has
 	NodeTrials     int    // how many processes in a row a node may end before its run is set aside
 
@@ -88,13 +89,3 @@ func (c *Config) keeperLives(ctx context.Context, o wire.NodeOffer) bool {
 }
 
 func (c *Config) subjectNames() subjects.Names { return c.Log.Names() }
-
-// isDraining reports whether the runner was told to end.
-func (c *Config) isDraining() bool {
-	select {
-	case <-c.Draining:
-		return true
-	default:
-		return false
-	}
-}

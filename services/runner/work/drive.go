@@ -21,7 +21,6 @@ type drive struct {
 	exec     *execution
 	request  *agent.Request
 	can      agent.Capabilities
-	messages <-chan wire.InboxEntry
 	opening  []*wire.Event     // stored in one commit with agent:start
 	first    string            // message to give as soon as the agent runs
 	message  string            // what it is told, in case it has to begin afresh
@@ -75,12 +74,13 @@ func (d *drive) run(ctx context.Context, in *agentInput) ([]*wire.Event, error) 
 		d.endSession(ctx)
 	})
 	d.exec.halt.onTold(func() { tasks.Go(func() { d.interruptAgent(tending, kill) }) })
-	tasks.Go(func() { d.passMessages(tending) })
+	d.beginPassing(tending, &tasks)
 	last, err := d.recordEvents(live)
 	if err := d.session.Close(); err != nil { // what it said counts all the same
 		d.exec.cfg.Logger.Warn("agent not ended properly", "run", d.exec.offer.RunID, "node", d.exec.offer.NodeID, "error", err)
 	}
 	stopTending()
+	d.exec.post.shut()
 	d.exec.halt.onTold(nil)
 	if unended() {
 		tasks.Done()
@@ -366,25 +366,31 @@ func (d *drive) interruptAgent(ctx context.Context, kill context.CancelCauseFunc
 	}
 }
 
-// passMessages gives messages to the agent until ctx ends.
-func (d *drive) passMessages(ctx context.Context) {
-	if d.first != "" {
-		d.sendMessage(ctx, agent.Message{Content: d.first})
+// beginPassing gives the agent what it is to be told as soon as it runs, and messages then, as they come, until ctx ends.
+func (d *drive) beginPassing(ctx context.Context, tasks *sync.WaitGroup) {
+	if d.first == "" && len(d.again) == 0 {
+		d.passNext(ctx, tasks)
+		return
 	}
-	for _, m := range d.again {
-		d.giveMessage(ctx, m)
-	}
-	for {
-		select {
-		case m, ok := <-d.messages:
-			if !ok {
-				return
-			}
-			d.giveMessage(ctx, m)
-		case <-ctx.Done():
-			return
+	tasks.Go(func() {
+		if d.first != "" {
+			d.sendMessage(ctx, agent.Message{Content: d.first})
 		}
-	}
+		for _, m := range d.again {
+			d.giveMessage(ctx, m)
+		}
+		d.passNext(ctx, tasks)
+	})
+}
+
+// passNext has the agent given the next message, on a goroutine that begins with it.
+func (d *drive) passNext(ctx context.Context, tasks *sync.WaitGroup) {
+	d.exec.post.open(ctx, func(m wire.InboxEntry) {
+		tasks.Go(func() {
+			d.giveMessage(ctx, m)
+			d.passNext(ctx, tasks)
+		})
+	})
 }
 
 // giveMessage gives the agent a message of the run's inbox.

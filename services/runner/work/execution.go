@@ -20,6 +20,7 @@ type execution struct {
 	span    trace.Span // of starting the node
 	halt    halt
 	asked   approvals
+	post    post
 
 	// What the execution needs of the run's state, as it was at the claim.
 	state *wire.State
@@ -42,7 +43,7 @@ type execution struct {
 func (x *execution) isHoldOnly() bool { return x.entry.Resume != nil && x.entry.Resume.Hold }
 
 // isHalted reports whether the execution is to begin nothing: the run is paused, or the runner ends.
-func (x *execution) isHalted() bool { return x.halt.isTold() || x.cfg.isDraining() }
+func (x *execution) isHalted() bool { return x.halt.isTold() || x.cfg.Draining.IsGiven() }
 
 // isKept reports whether an earlier worker of this runner has left processes of the execution, or what they
 // have said.

@@ -22,8 +22,8 @@ const (
 //
 // It belongs to the worker, and to the watch while that runs.
 type offerTrial struct {
-	leave func()           // lets others be tried; nil: this isn't one
-	over  <-chan time.Time // when it has passed
+	leave func()    // lets others be tried; nil: this isn't one
+	over  time.Time // when it has passed; zero: never
 }
 
 // enterTrial reports whether the worker may claim the node. It may not if processes enough have ended at it, which is for
@@ -46,7 +46,7 @@ func (w *worker) enterTrial() bool {
 	}
 	select {
 	case w.cfg.alone <- struct{}{}:
-		w.trial.leave, w.trial.over = func() { <-w.cfg.alone }, time.After(trialTime)
+		w.trial.leave, w.trial.over = func() { <-w.cfg.alone }, time.Now().Add(trialTime)
 		return true
 	default:
 		return false
@@ -57,7 +57,7 @@ func (w *worker) enterTrial() bool {
 func (t *offerTrial) leaveTrial() {
 	if t.leave != nil {
 		t.leave()
-		t.leave, t.over = nil, nil
+		t.leave, t.over = nil, time.Time{}
 	}
 }
 

@@ -10,55 +10,88 @@ import (
 	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner/internal/tenure"
+	"code.wake.dev/wake/services/runner/internal/turn"
 	"code.wake.dev/wake/services/runner/internal/view"
 )
 
 // watch follows the run while a worker executes one of its nodes: it ends the
 // work when it is withdrawn or another worker may do it, tells the agent to come to a
 // safe point when the run is paused or the runner ends, and passes on messages and
-// decisions to the agent.
+// decisions to the agent. While nothing happens it holds no goroutine.
 type watch struct {
 	cfg      *Config
 	offer    wire.NodeOffer
 	log      *nodeLog
 	halt     *halt
 	asked    *approvals
+	post     *post
 	view     *view.View // that only the watch folds meanwhile
 	claimed  uint64     // position of the state at the claim
 	informed bool       // the agent has been given notices
 	trial    *offerTrial
 
-	messages chan wire.InboxEntry
-	done     chan struct{}
+	loop     *turn.Loop
+	ctx      context.Context //nolint:containedctx // the watch lasts as long as its context
+	cancel   context.CancelCauseFunc
+	passed   map[string]bool // messages, by their ids
+	told     bool            // that the runner ends
+	anchorAt time.Time       // when the node is to be anchored; zero: never
+	timer    *time.Timer     // has the loop look at its times; nil: there was none yet
 }
 
 func newWatch(x *execution, v *view.View, t *offerTrial) *watch {
 	return &watch{
-		cfg: x.cfg, offer: x.offer, log: x.log, halt: &x.halt, asked: &x.asked, view: v, claimed: x.state.Position.Seq, trial: t,
-		messages: make(chan wire.InboxEntry), done: make(chan struct{}),
+		cfg: x.cfg, offer: x.offer, log: x.log, halt: &x.halt, asked: &x.asked, post: &x.post, view: v, claimed: x.state.Position.Seq, trial: t,
+		passed: map[string]bool{},
 	}
 }
 
-// beginWatching begins to watch until ctx ends.
-func (w *watch) beginWatching(ctx context.Context, cancel context.CancelCauseFunc) {
-	go func() {
-		defer close(w.done)
-		defer close(w.messages)
-		if err := w.followRun(ctx); err != nil && ctx.Err() == nil {
-			cancel(err)
-		}
-	}()
+// begin begins to watch until ctx ends.
+func (w *watch) begin(ctx context.Context, cancel context.CancelCauseFunc) {
+	w.ctx, w.cancel = ctx, cancel
+	if w.cfg.AnchorEvery > 0 {
+		w.anchorAt = time.Now().Add(w.cfg.AnchorEvery)
+	}
+	w.loop = turn.NewLoop(w.takeTurn)
+	w.callLoop(w.loop.Call)
+	w.cfg.Draining.Add(w.loop)
+	w.loop.Call()
 }
 
-func (w *watch) awaitEnd() { <-w.done }
+// stop ends the watch, after its context.
+func (w *watch) stop() {
+	w.cfg.Draining.Remove(w.loop)
+	w.callLoop(nil)
+	w.loop.Stop()
+	if w.timer != nil {
+		w.timer.Stop()
+	}
+}
 
-// followRun returns why the work is to end, nil if ctx has ended.
+// callLoop says what is called when something has come that a turn takes.
+func (w *watch) callLoop(call func()) {
+	w.view.OnMore(call)
+	w.log.lease.OnLost(call)
+	w.log.writer.OnFenced(call)
+	w.post.onReady(call)
+}
+
+func (w *watch) takeTurn() (over bool) {
+	err := w.followRun(w.ctx)
+	switch {
+	case w.ctx.Err() != nil:
+		return true
+	case err != nil:
+		w.cancel(err)
+		return true
+	}
+	w.setTimer()
+	return false
+}
+
+// followRun takes what has come. It returns why the work is to end.
 func (w *watch) followRun(ctx context.Context) error {
-	passed := map[string]bool{}
-	anchor, stop := w.anchorTicks()
-	defer stop()
-	draining := w.cfg.Draining
-	for {
+	for more := true; more; {
 		if w.isReplaced() {
 			return eventlog.ErrFenced
 		}
@@ -72,36 +105,67 @@ func (w *watch) followRun(ctx context.Context) error {
 			w.trial.leaveTrial()
 		}
 		w.asked.takeDecisions(w.view.State.Inbox, w.offer.NodeID, w.offer.ExecID)
-		// There may be no agent to take a message; the rest goes on.
-		next, to := w.nextMessage(passed), chan<- wire.InboxEntry(w.messages)
-		if next == nil || w.halt.isTold() {
-			next, to = &wire.InboxEntry{}, nil
-		}
-		select {
-		case to <- *next:
-			kind := next.Command.TextAt("type")
-			if err := w.passedOn(ctx, passed, next.ID, kind == run.CommandNotice); err != nil {
-				return err
-			}
-		case <-w.view.More():
-			if err := w.view.Follow(ctx); err != nil {
-				return err
-			}
-		case <-draining:
-			draining = nil
-			w.halt.tellReason(run.CauseShutdown)
-		case <-anchor:
-			w.storeAnchor(ctx)
-		case <-w.trial.over:
-			w.passTrial(ctx)
-		case <-w.log.lease.Lost():
-			return tenure.ErrLeaseLost
-		case <-w.log.writer.Fenced():
-			return eventlog.ErrFenced
-		case <-ctx.Done():
-			return nil
+		var err error
+		if more, err = w.takeNext(ctx); err != nil {
+			return err
 		}
 	}
+	return nil
+}
+
+// takeNext takes one thing that has come. It reports false if there is none.
+func (w *watch) takeNext(ctx context.Context) (taken bool, err error) {
+	select {
+	case <-w.log.lease.Lost():
+		return false, tenure.ErrLeaseLost
+	case <-w.log.writer.Fenced():
+		return false, eventlog.ErrFenced
+	case <-ctx.Done():
+		return false, nil
+	case <-w.view.More():
+		return true, w.view.Follow(ctx)
+	default:
+	}
+	switch now := time.Now(); {
+	case !w.told && w.cfg.Draining.IsGiven():
+		w.told = true
+		w.halt.tellReason(run.CauseShutdown)
+	case isReached(w.anchorAt, now):
+		w.anchorAt = now.Add(w.cfg.AnchorEvery)
+		w.storeAnchor(ctx)
+	case isReached(w.trial.over, now):
+		w.passTrial(ctx)
+	default:
+		return w.passMessage(ctx)
+	}
+	return true, nil
+}
+
+// isReached reports whether a time has come; zero never does.
+func isReached(at, now time.Time) bool { return !at.IsZero() && !now.Before(at) }
+
+// setTimer has the loop called when the next of its times comes.
+func (w *watch) setTimer() {
+	next := w.anchorAt
+	if over := w.trial.over; next.IsZero() || !over.IsZero() && over.Before(next) {
+		next = over
+	}
+	switch {
+	case next.IsZero():
+	case w.timer == nil:
+		w.timer = time.AfterFunc(time.Until(next), w.loop.Call)
+	default:
+		w.timer.Reset(time.Until(next))
+	}
+}
+
+// passMessage passes the next message on to the agent. There may be none that takes it; the rest goes on.
+func (w *watch) passMessage(ctx context.Context) (passed bool, err error) {
+	next := w.nextMessage(w.passed)
+	if next == nil || w.halt.isTold() || !w.post.handOver(*next) {
+		return false, nil
+	}
+	return true, w.passedOn(ctx, w.passed, next.ID, next.Command.TextAt("type") == run.CommandNotice)
 }
 
 // isReplaced reports whether another claim of the node was stored since. A lease that isn't
@@ -171,19 +235,10 @@ func (w *watch) passedOn(ctx context.Context, passed map[string]bool, id string,
 	return w.log.enqueueEvent(ctx, e)
 }
 
-// anchorTicks ticks when the node is to be anchored; never if events don't age.
-func (w *watch) anchorTicks() (<-chan time.Time, func()) {
-	if w.cfg.AnchorEvery <= 0 {
-		return nil, func() {}
-	}
-	t := time.NewTicker(w.cfg.AnchorEvery)
-	return t.C, t.Stop
-}
-
 // passTrial ends the trial: the process has lived with the execution. Without a valid lease it may be too late to say so.
 func (w *watch) passTrial(ctx context.Context) {
 	if !w.log.lease.Valid() {
-		w.trial.over = time.After(trialTime)
+		w.trial.over = time.Now().Add(trialTime)
 		return
 	}
 	w.log.passTrial(ctx, w.trial)

@@ -253,11 +253,11 @@ func (w *worker) executeNode(ctx context.Context) (left, told bool, err error) {
 		defer timer.Stop()
 	}
 	watch := newWatch(x, w.view, &w.trial)
-	watch.beginWatching(work, cancel)
-	events, err := x.attemptNode(work, missing, watch.messages)
+	watch.begin(work, cancel)
+	events, err := x.attemptNode(work, missing)
 	cause, halted := context.Cause(work), errors.Is(err, errHalted)
 	cancel(nil)
-	watch.awaitEnd()
+	watch.stop()
 	if !tenure.Over(cause) && !tenure.Over(err) { // else another worker may be at work
 		x.log.passTrial(ctx, &w.trial)
 	}

@@ -13,6 +13,7 @@ import (
 	"code.wake.dev/wake/internal/budget"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner/internal/turn"
 )
 
 const (
@@ -25,6 +26,8 @@ const (
 // Purse asks the recorder what is spent of shared budgets. It adds up nothing itself: so any number of runners
 // know the same, and one that begins anew knows it too.
 type Purse struct {
+	Loops turn.Loops // called with News
+
 	log *eventlog.Log
 
 	mu      sync.Mutex
@@ -135,6 +138,7 @@ func (p *Purse) set(all []wire.SharedBudget) {
 	if first || !slices.Equal(spentNames(before, now), spentNames(all, now)) {
 		close(p.news)
 		p.news = make(chan struct{})
+		p.Loops.Call()
 	}
 }
 

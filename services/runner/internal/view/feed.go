@@ -62,15 +62,30 @@ type Subscription struct {
 
 	mu    sync.Mutex
 	queue []eventlog.Entry
+	call  func() // see OnMore
 }
 
 func (s *Subscription) pushEntry(e eventlog.Entry) {
 	s.mu.Lock()
 	s.queue = append(s.queue, e)
+	call := s.call
 	s.mu.Unlock()
 	select {
 	case s.more <- struct{}{}:
 	default:
+	}
+	if call != nil {
+		call()
+	}
+}
+
+// OnMore has a function called when the queue isn't empty, at once if it isn't; nil: none.
+func (s *Subscription) OnMore(call func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.call = call
+	if call != nil && len(s.queue) > 0 {
+		call()
 	}
 }
 

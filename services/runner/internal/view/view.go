@@ -96,6 +96,9 @@ func (v *View) Close() { v.sub.Close() }
 // More is ready when there are events to fold.
 func (v *View) More() <-chan struct{} { return v.sub.more }
 
+// OnMore has a function called when there are events to fold, at once if there are; nil: none. It must take no time.
+func (v *View) OnMore(call func()) { v.sub.OnMore(call) }
+
 // Follow folds what has come. It fails only if ctx ends.
 func (v *View) Follow(ctx context.Context) error {
 	for _, e := range v.sub.Take() {

@@ -1,0 +1,78 @@
+//go:build unix
+
+package workspace
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// tally is what a scan has counted, within limits, and what it has left out.
+type tally struct {
+	limits Limits
+	before []LeftOut // by the last scan
+
+	files atomic.Int64
+	bytes atomic.Int64
+	mu    sync.Mutex
+	left  []LeftOut
+}
+
+// maxLeftOut bounds what is listed.
+const maxLeftOut = 200
+
+func (t *tally) leaveOut(path []string, reason string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.left = append(t.left, LeftOut{strings.ToValidUTF8(strings.Join(path, "/"), "\uFFFD"), reason})
+}
+
+// sortLeft returns what was left out, in order.
+func (t *tally) sortLeft() []LeftOut {
+	slices.SortFunc(t.left, func(a, b LeftOut) int {
+		return cmp.Or(strings.Compare(a.Path, b.Path), strings.Compare(a.Reason, b.Reason))
+	})
+	return t.left
+}
+
+// leftBefore returns what the last scan left out of a folder.
+func (t *tally) leftBefore(path []string) []LeftOut {
+	inside := strings.ToValidUTF8(strings.Join(path, "/"), "\uFFFD") + "/"
+	from, _ := slices.BinarySearchFunc(t.before, inside, func(l LeftOut, path string) int { return strings.Compare(l.Path, path) })
+	to := from
+	for to < len(t.before) && strings.HasPrefix(t.before[to].Path, inside) {
+		to++
+	}
+	return t.before[from:to]
+}
+
+func (t *tally) countEntry(size int64) error {
+	switch files, bytes := t.files.Add(1), t.bytes.Add(size); {
+	case files > int64(t.limits.Files):
+		return newRefusal("it has more than %d files", t.limits.Files)
+	case bytes > t.limits.Bytes:
+		return newRefusal("its files have more than %d MiB: what can be made again belongs into .wakeignore", t.limits.Bytes>>20)
+	}
+	return nil
+}
+
+// uncountEntry takes back what was counted of a file that isn't kept.
+func (t *tally) uncountEntry(n *node) {
+	t.files.Add(-1)
+	t.bytes.Add(-n.Size)
+}
+
+func (t *tally) countAll(n *node) error {
+	if n.Type != typeFolder {
+		return t.countEntry(n.Size)
+	}
+	for _, child := range n.below {
+		if err := t.countAll(child); err != nil {
+			return err
+		}
+	}
+	return t.countEntry(0)
+}
