@@ -90,24 +90,21 @@ func (s *session) Events() iter.Seq2[*wire.Event, error] {
 			})
 			return
 		}
-		answer, err := s.provider.say(s.ctx, s.request)
-		if s.ctx.Err() != nil {
-			return
-		}
-		if err != nil {
-			yield(&wire.Event{Payload: &wire.AgentError{ErrorType: wire.ErrorException, Message: err.Error(), Severity: wire.SeverityError}}, nil)
-			return
-		}
-		events := []wire.Payload{
-			&wire.AgentTextDelta{Content: answer, Block: 1},
-			&wire.AgentComplete{Result: answer},
-		}
-		for _, p := range events {
-			if !yield(&wire.Event{Payload: p}, nil) {
-				return
-			}
-		}
+		s.yieldAnswer(yield)
 	}
+}
+
+func (s *session) yieldAnswer(yield func(*wire.Event, error) bool) {
+	answer, err := s.provider.say(s.ctx, s.request)
+	if s.ctx.Err() != nil {
+		return
+	}
+	if err != nil {
+		yield(&wire.Event{Payload: &wire.AgentError{ErrorType: wire.ErrorException, Message: err.Error(), Severity: wire.SeverityError}}, nil)
+		return
+	}
+	_ = yield(&wire.Event{Payload: &wire.AgentTextDelta{Content: answer, Block: 1}}, nil) &&
+		yield(&wire.Event{Payload: &wire.AgentComplete{Result: answer}}, nil)
 }
 
 func (s *session) Interrupt(context.Context) error { return nil }

@@ -98,29 +98,44 @@ func (in *Intake) takeNodes(ctx, hard context.Context, pool string) error {
 	}
 	return in.takeMessages(ctx, c, in.cfg.Slots, func(m jetstream.Msg, seat *work.Seat) {
 		ctx := tracing.Extract(hard, m.Headers())
-		data, ok := in.cfg.Queue.Unseal(ctx, m)
-		if !ok {
-			return
-		}
-		var offer wire.NodeOffer
-		if err := wire.Unmarshal(data, &offer); err != nil {
-			in.cfg.Queue.Refuse(ctx, m, err)
-			return
-		}
-		settled := func(first bool) {
-			if first {
-				observeWait(in.cfg.NodeWait, m)
-			}
-			in.cfg.Queue.Ack(ctx, m)
-		}
-		switch err := in.cfg.Workers.Execute(ctx, offer, seat, settled); {
-		case err == nil, ctx.Err() != nil:
-		case errors.Is(err, lease.ErrHeld):
-			in.cfg.Queue.Again(ctx, m, in.cfg.Leases.TTL())
-		default:
-			in.cfg.Logger.Error("node has lost its worker", "run", offer.RunID, "node", offer.NodeID, "exec", offer.ExecID, "error", err)
+		if offer := in.readOffer(ctx, m); offer != nil {
+			in.endOffer(ctx, m, offer, in.executeOffer(ctx, m, offer, seat))
 		}
 	})
+}
+
+// readOffer returns the offer of a message; nil if it can't be read, and has been dealt with.
+func (in *Intake) readOffer(ctx context.Context, m jetstream.Msg) *wire.NodeOffer {
+	data, ok := in.cfg.Queue.Unseal(ctx, m)
+	if !ok {
+		return nil
+	}
+	offer := new(wire.NodeOffer)
+	if err := wire.Unmarshal(data, offer); err != nil {
+		in.cfg.Queue.Refuse(ctx, m, err)
+		return nil
+	}
+	return offer
+}
+
+func (in *Intake) executeOffer(ctx context.Context, m jetstream.Msg, offer *wire.NodeOffer, seat *work.Seat) error {
+	return in.cfg.Workers.Execute(ctx, *offer, seat, func(first bool) {
+		if first {
+			observeWait(in.cfg.NodeWait, m)
+		}
+		in.cfg.Queue.Ack(ctx, m)
+	})
+}
+
+// endOffer deals with an offer whose worker has ended.
+func (in *Intake) endOffer(ctx context.Context, m jetstream.Msg, offer *wire.NodeOffer, err error) {
+	switch {
+	case err == nil, ctx.Err() != nil:
+	case errors.Is(err, lease.ErrHeld):
+		in.cfg.Queue.Again(ctx, m, in.cfg.Leases.TTL())
+	default:
+		in.cfg.Logger.Error("node has lost its worker", "run", offer.RunID, "node", offer.NodeID, "exec", offer.ExecID, "error", err)
+	}
 }
 
 // offerLeft offers this runner what a former process of it has left to keepers, and waits

@@ -229,7 +229,7 @@ func (o *owner) takeRegistration(ctx context.Context) error {
 func (o *owner) leaveRun(ctx context.Context, err error) {
 	o.closeWriter(ctx)
 	switch {
-	case err == nil, tenure.Over(err), errors.Is(err, errParked), errors.Is(err, errDrained):
+	case err == nil, ctx.Err() != nil, tenure.Over(err), errors.Is(err, errParked), errors.Is(err, errDrained):
 	default:
 		o.giveBack(ctx)
 	}

@@ -127,6 +127,11 @@ func (x *execution) startAgent(ctx context.Context, in *agentInput) ([]*wire.Eve
 	if !errors.Is(err, errSessionNotFound) {
 		return events, err
 	}
+	return x.startAfresh(ctx, in, d)
+}
+
+// startAfresh has an agent begin in place of d, whose session it doesn't know.
+func (x *execution) startAfresh(ctx context.Context, in *agentInput, d *drive) ([]*wire.Event, error) {
 	x.cfg.Logger.Warn("session not found: the agent begins afresh",
 		"run", x.offer.RunID, "node", x.offer.NodeID, "session", d.request.SessionID)
 	if err := x.hold.renewKeeper(ctx); err != nil {

@@ -76,9 +76,7 @@ func (d *drive) run(ctx context.Context, in *agentInput) ([]*wire.Event, error) 
 	d.exec.halt.onTold(func() { tasks.Go(func() { d.interruptAgent(tending, kill) }) })
 	d.beginPassing(tending, &tasks)
 	last, err := d.recordEvents(live)
-	if err := d.session.Close(); err != nil { // what it said counts all the same
-		d.exec.cfg.Logger.Warn("agent not ended properly", "run", d.exec.offer.RunID, "node", d.exec.offer.NodeID, "error", err)
-	}
+	d.closeSession()
 	stopTending()
 	d.exec.post.shut()
 	d.exec.halt.onTold(nil)
@@ -132,6 +130,13 @@ func (d *drive) endSession(ctx context.Context) {
 		return
 	}
 	_ = d.session.Close() // the Close of run reports
+}
+
+// closeSession has the agent end. What it said counts, however it does.
+func (d *drive) closeSession() {
+	if err := d.session.Close(); err != nil {
+		d.exec.cfg.Logger.Warn("agent not ended properly", "run", d.exec.offer.RunID, "node", d.exec.offer.NodeID, "error", err)
+	}
 }
 
 // concludeSession makes of the end of a session that of the execution.

@@ -55,34 +55,50 @@ func (w *worker) run(ctx context.Context) (err error) {
 }
 
 // tryNode claims the node and executes it.
-func (w *worker) tryNode(ctx context.Context) (err error) {
-	last, err := w.takeLease(ctx)
-	if errors.Is(err, lease.ErrHeld) {
-		return w.judgeHeld()
-	}
-	if err != nil {
+func (w *worker) tryNode(ctx context.Context) error {
+	ctx, claimed, err := w.takeNode(ctx)
+	if !claimed {
 		return err
 	}
-	before := w.lastRunner()
-	ctx = w.beginSpan(ctx, before)
 	defer w.span.End()
-	if err := w.claimNode(ctx, last); tenure.Over(err) {
-		w.lease.Release()
-		return lease.ErrHeld // another worker was faster
-	} else if err != nil {
-		w.lease.Release()
-		tracing.Fail(w.span, err)
-		return err
-	}
-	left, told := false, false
+	var left, told bool
 	defer func() { w.leaveNode(ctx, left, told) }()
 	if !w.isWanted() {
 		return nil
 	}
-	if before != "" && before != w.cfg.ID {
+	left, told, err = w.executeNode(ctx)
+	return w.reportEnd(err)
+}
+
+// takeNode claims the node. It begins the span of starting it, unless another worker has it.
+func (w *worker) takeNode(ctx context.Context) (_ context.Context, claimed bool, err error) {
+	last, err := w.takeLease(ctx)
+	if errors.Is(err, lease.ErrHeld) {
+		return ctx, false, w.judgeHeld()
+	}
+	if err != nil {
+		return ctx, false, err
+	}
+	before := w.lastRunner()
+	ctx = w.beginSpan(ctx, before)
+	if err := w.claimNode(ctx, last); err != nil {
+		w.lease.Release()
+		if tenure.Over(err) {
+			err = lease.ErrHeld // another worker was faster
+		} else {
+			tracing.Fail(w.span, err)
+		}
+		w.span.End()
+		return ctx, false, err
+	}
+	if before != "" && before != w.cfg.ID && w.isWanted() {
 		w.cfg.TakenOver.Inc()
 	}
-	left, told, err = w.executeNode(ctx)
+	return ctx, true, nil
+}
+
+// reportEnd reports how the execution ended for this worker. That another one has taken over is none of the runner's errors.
+func (w *worker) reportEnd(err error) error {
 	tracing.Fail(w.span, err)
 	if tenure.Over(err) {
 		w.cfg.Lost.Inc()
