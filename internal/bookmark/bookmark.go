@@ -429,8 +429,8 @@ func foldTo(ctx context.Context, log eventlog.Reader, runID string, to uint64) (
 // MaxPoints bounds the fork points of a page.
 const MaxPoints = 10_000
 
-// firstWindow is in how many positions of the log points are looked for at first.
-const firstWindow = 4096
+// firstWindow is in how many positions of the log points are looked for at first, and then in twice as many before them.
+const firstWindow = 1024
 
 // ListBefore returns the last fork points of a run that are before a position, in log order, and the position before which there may be
 // more, 0 if there are none. Before is 0 for the end. What it reads is in proportion to what lies between the points and that position,
@@ -477,8 +477,8 @@ type pointPage struct {
 }
 
 // lastOf returns the last fork points of one run up to a position.
-func (p *pointPage) lastOf(ctx context.Context, runID string, end uint64, limit int) ([]Point, error) {
-	for window := uint64(firstWindow); ; window *= 4 {
+func (p *pointPage) lastOf(ctx context.Context, runID string, end uint64, limit int) (points []Point, err error) {
+	for window := uint64(firstWindow); ; window *= 2 {
 		begin := run.New(runID)
 		if end > window {
 			s, err := history.StateAt(ctx, p.log, runID, end-window)
@@ -490,10 +490,11 @@ func (p *pointPage) lastOf(ctx context.Context, runID string, end uint64, limit 
 			}
 		}
 		from := begin.Position.Seq
-		points, err := p.between(ctx, begin, end)
+		older, err := p.between(ctx, begin, end)
 		if err != nil {
 			return nil, err
 		}
+		points, end = append(older, points...), from
 		if len(points) >= limit || from == 0 {
 			p.more = from > 0 || len(points) > limit
 			return lastPoints(points, limit), nil

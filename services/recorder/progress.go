@@ -48,11 +48,11 @@ func (p *progress) moveTo(pos uint64) {
 	}
 }
 
-// awaitPos waits until pos is reached or ctx ends.
+// awaitPos waits until pos is reached or ctx ends, unless there is more before it than is recorded meanwhile.
 func (p *progress) awaitPos(ctx context.Context, pos uint64) {
 	for {
 		p.mu.Lock()
-		if p.pos >= pos {
+		if p.pos >= pos || pos-p.pos > maxBehind {
 			p.mu.Unlock()
 			return
 		}
@@ -76,6 +76,9 @@ const indexEvery = time.Second
 // that is further behind, for one because it is being rebuilt, answers from what
 // it has.
 const maxCatchUp = 500 * time.Millisecond
+
+// maxBehind is how many events a recorder may be behind for a question to wait: it takes account of about so many within that time.
+const maxBehind = 20_000
 
 // catchUp waits until what was stored before the question is recorded, or derived
 // from: the answer has each event that its caller has seen stored. Else it says how
