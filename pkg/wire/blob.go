@@ -104,15 +104,6 @@ func sha256Hex(b []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-func isHash(s string) bool {
-	for i := range len(s) {
-		if c := s[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return false
-		}
-	}
-	return len(s) == 2*sha256.Size
-}
-
 // eventValues returns the encoded fields of an event.
 func eventValues(encoded []byte) (map[string][]byte, error) {
 	n, rest, err := readMapHeader(encoded)

@@ -302,14 +302,3 @@ func shortestUint(n uint64) byte {
 	}
 	return codeUint64
 }
-
-// integralNumber returns x as an integer if it is one of 64 bits, else as a float.
-func integralNumber(x float64) number {
-	switch {
-	case x != math.Trunc(x), x >= 1<<64, x < -1<<63:
-		return number{x: x, class: 'x'}
-	case x < 0:
-		return number{i: int64(x), class: 'i'}
-	}
-	return number{u: uint64(x), class: 'u'}
-}

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"fmt"
 	"reflect"
 	"slices"
@@ -180,4 +181,13 @@ func peekType(b []byte) (v uint64, t []byte, err error) {
 		return 0, nil, &FieldError{Field: "type", Problem: "is required"}
 	}
 	return 0, nil, &FieldError{Type: Type(t), Field: "v", Problem: "is required"}
+}
+
+func isHash(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return len(s) == 2*sha256.Size
 }

@@ -5,24 +5,6 @@ import (
 	"slices"
 )
 
-// FieldKind is the kind of value that a field takes.
-type FieldKind string
-
-// The kinds of fields.
-const (
-	FieldString    FieldKind = "string"
-	FieldInteger   FieldKind = "integer"   // 64 bits
-	FieldUnsigned  FieldKind = "unsigned"  // 64 bits, not negative
-	FieldNumber    FieldKind = "number"    // a finite float
-	FieldBoolean   FieldKind = "boolean"   //
-	FieldAny       FieldKind = "any"       // a [Raw]; null is a value
-	FieldStrings   FieldKind = "strings"   // array of strings
-	FieldStringMap FieldKind = "stringMap" // map of strings
-	FieldObject    FieldKind = "object"    // map with Fields
-	FieldObjects   FieldKind = "objects"   // array of maps with Fields
-	FieldObjectMap FieldKind = "objectMap" // map of maps with Fields
-)
-
 // FieldInfo describes a field of an event.
 type FieldInfo struct {
 	Name     string

@@ -113,12 +113,6 @@ type Opaque struct{ Name Type }
 // Type returns the name that the event came with.
 func (o *Opaque) Type() Type { return o.Name }
 
-// Field is a named value.
-type Field struct {
-	Name  string
-	Value Raw
-}
-
 // Blob refers to a payload field that is kept in the object store WAKE_BLOBS
 // under its SHA256.
 type Blob struct {
@@ -127,7 +121,3 @@ type Blob struct {
 	Size   int64  `wire:"size,required"`   // bytes of that encoding
 	Unknown
 }
-
-// Unknown is embedded by the structs inside payloads to keep fields that this
-// version doesn't know.
-type Unknown struct{ Rest []Field }

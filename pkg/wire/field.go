@@ -11,10 +11,10 @@ import (
 // document marks a [Raw] that holds values, shared an id that many events have in common.
 //
 // A struct is visited by the offsets of its fields. That is sound since whoever has its address
-// has its shape by the same type: the catalogue pairs types and payloads (encodeEvent compares
+// has its shape by the same type: the catalogue pairs types and payloads (writeEvent compares
 // them), and readShape pairs a field with the functions for its type.
 type shape struct {
-	fields   []field // at most 64
+	fields   []field // at most [maxFields]
 	required uint64  // the bits of those that must be present
 	unknown  uintptr // offset of the fields that it doesn't know; payloads have none, an event has theirs
 }
@@ -48,6 +48,37 @@ type fieldType struct {
 	isEmpty func(at unsafe.Pointer) bool                                          // nil: no value is blank
 }
 
+// writer writes the fields of structs.
+type writer struct {
+	*packer
+	fault
+	count int // fields of the current map
+}
+
+// reader reads the fields of structs. What reads returns what follows, nil if there is an error.
+type reader struct {
+	fault
+	ids [64]string // some of those that were read last
+}
+
+// FieldKind is the kind of value that a field takes.
+type FieldKind string
+
+// The kinds of fields.
+const (
+	FieldString    FieldKind = "string"
+	FieldInteger   FieldKind = "integer"   // 64 bits
+	FieldUnsigned  FieldKind = "unsigned"  // 64 bits, not negative
+	FieldNumber    FieldKind = "number"    // a finite float
+	FieldBoolean   FieldKind = "boolean"   //
+	FieldAny       FieldKind = "any"       // a [Raw]; null is a value
+	FieldStrings   FieldKind = "strings"   // array of strings
+	FieldStringMap FieldKind = "stringMap" // map of strings
+	FieldObject    FieldKind = "object"    // map with Fields
+	FieldObjects   FieldKind = "objects"   // array of maps with Fields
+	FieldObjectMap FieldKind = "objectMap" // map of maps with Fields
+)
+
 func (f *field) name() string { return f.key[1:] }
 
 // isBlank reports whether the struct at an address has nothing in the field. It is inlined.
@@ -71,7 +102,12 @@ func (f *field) isBlankElse(at unsafe.Pointer) bool {
 
 // findField returns the index of the field of that name, or -1.
 func (s *shape) findField(name string) int {
-	return slices.IndexFunc(s.fields, func(f field) bool { return f.name() == name })
+	for i := range s.fields {
+		if s.fields[i].name() == name {
+			return i
+		}
+	}
+	return -1
 }
 
 // unknownOf returns the fields of the struct at an address that its shape doesn't have.

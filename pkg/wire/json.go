@@ -578,3 +578,16 @@ func ParseAny(b []byte) (value Raw, isJSON bool, err error) {
 	value, err = Canonical(b)
 	return value, false, err
 }
+
+// Plain returns a string as it is, and any other value as JSON; "" of an absent or
+// malformed one.
+func (r Raw) Plain() string {
+	if s, ok := r.Text(); ok || len(r) == 0 {
+		return s
+	}
+	b, err := AppendJSON(nil, r)
+	if err != nil {
+		return ""
+	}
+	return string(b)
+}

@@ -187,3 +187,18 @@ func (p *packer) putStruct(v reflect.Value, depth int) error {
 	}
 	return nil
 }
+
+// RawString returns the value of a string. Invalid UTF-8 is replaced by U+FFFD.
+func RawString(s string) Raw {
+	r, _ := packWith(func(p *packer) error { p.putString(validString(s)); return nil })
+	return r
+}
+
+// RawOf encodes a value; [Null] stands for one that has no form, such as one that is nested too deeply.
+func RawOf(v any) Raw {
+	r, err := Marshal(v)
+	if err != nil {
+		return Null
+	}
+	return r
+}

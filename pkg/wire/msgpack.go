@@ -1,6 +1,9 @@
 package wire
 
-import "math"
+import (
+	"errors"
+	"math"
+)
 
 // The reader of single values: https://github.com/msgpack/msgpack/blob/master/spec.md.
 // It reserves no memory on the word of a header, as msgpack/v5's decoder does; see
@@ -264,3 +267,49 @@ func readBool(b []byte) (bool, []byte, error) {
 }
 
 func isFinite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
+
+// skipValue returns what follows the first value of b.
+func skipValue(b []byte) ([]byte, error) {
+	for left := 1; left > 0; left-- {
+		if len(b) == 0 {
+			return nil, errEnd
+		}
+		c := b[0]
+		var n int
+		var err error
+		switch {
+		case c == codeNil, c == codeTrue, c == codeFalse:
+			b = b[1:]
+		case isString(c):
+			_, b, err = readString(b)
+		case isBin(c):
+			_, b, err = readBin(b)
+		case isArray(c):
+			n, b, err = readArrayHeader(b)
+			left += n
+		case isMap(c):
+			n, b, err = readMapHeader(b)
+			left += 2 * n
+		default:
+			_, b, err = readNumber(b)
+		}
+		switch {
+		case errors.Is(err, errKind):
+			return nil, errExt
+		case err != nil:
+			return nil, errEnd
+		}
+	}
+	return b, nil
+}
+
+// integralNumber returns x as an integer if it is one of 64 bits, else as a float.
+func integralNumber(x float64) number {
+	switch {
+	case x != math.Trunc(x), x >= 1<<64, x < -1<<63:
+		return number{x: x, class: 'x'}
+	case x < 0:
+		return number{i: int64(x), class: 'i'}
+	}
+	return number{u: uint64(x), class: 'u'}
+}

@@ -8,12 +8,6 @@ import (
 	"unsafe"
 )
 
-// reader reads the fields of structs. What reads returns what follows, nil if there is an error.
-type reader struct {
-	fault
-	ids [64]string // some of those that were read last
-}
-
 // part is a struct that is read from a map.
 type part struct {
 	*shape

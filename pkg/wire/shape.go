@@ -32,6 +32,9 @@ func newField(name string, p presence) field {
 	return field{key: string([]byte{codeFixed | byte(len(name))}) + name, presence: p}
 }
 
+// maxFields is the number of fields whose bits fit into a word, beside those in the header.
+const maxFields = 64 - inHeader
+
 func readShape(t reflect.Type) *shape {
 	s := new(shape)
 	for member := range t.Fields() {
@@ -47,6 +50,9 @@ func readShape(t reflect.Type) *shape {
 			s.required |= 1 << len(s.fields)
 		}
 		s.fields = append(s.fields, f)
+	}
+	if len(s.fields) > maxFields {
+		panic(fmt.Sprintf("wire: %s has more than %d fields", t, maxFields))
 	}
 	return s
 }

@@ -263,3 +263,12 @@ func readKey(b []byte) (name string, rest []byte, err error) {
 	}
 	return string(s), rest, nil
 }
+
+// Items returns the items of a list, nil of anything else.
+func (r Raw) Items() []Raw {
+	var items []Raw
+	if len(r) == 0 || Unmarshal(r, &items) != nil {
+		return nil
+	}
+	return items
+}

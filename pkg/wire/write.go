@@ -7,13 +7,6 @@ import (
 	"unsafe"
 )
 
-// writer writes the fields of structs.
-type writer struct {
-	*packer
-	fault
-	count int // fields of the current map
-}
-
 // writeFields appends what the struct at an address has in these fields. Those that blobs name were
 // moved to the object store.
 func (w *writer) writeFields(fields []field, at unsafe.Pointer, blobs []Blob) {
