@@ -2,6 +2,7 @@ package runner_test
 
 import (
 	"errors"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"code.wake.dev/wake/internal/tracing"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner"
 )
 
 // A run of one step asks the server little, since each question is processor time of the server and the runner: nothing is asked
@@ -47,7 +49,7 @@ func TestRunAsksLittle(t *testing.T) {
 			}
 		}
 		led := slices.DeleteFunc(slices.Clone(own), func(about string) bool { return strings.HasPrefix(about, "$JS.API.DIRECT.GET.") })
-		if len(own) > 5 || len(led) > 1 { // those to a leader cost three times as much
+		if len(own) > 3 || len(led) > 0 { // those to a leader cost three times as much
 			t.Errorf("%d questions, %d of them to a leader:\n%s", len(own), len(led), strings.Join(own, "\n"))
 		}
 		b.ended("run1")
@@ -88,6 +90,69 @@ func TestRunIsOneAppend(t *testing.T) {
 			t.Errorf("%d appends:\n%s", n, story(entries))
 		}
 	})
+}
+
+// A run that is over with its first append is never registered, and has no folder: its request is in the queue until then.
+func TestRunAtOnce(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		folders := t.TempDir()
+		b.process("r1", &scripted{say: echo}, func(c *runner.Config) { c.Workspaces = folders })
+		told, err := b.nc.SubscribeSync("$KV.WAKE_STATE.runner.>")
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.submit("run1", "name: set\nnodes:\n  - {id: s, type: set, input: {set: {x: 1}}}\n")
+		b.ended("run1")
+		<-time.After(time.Second)
+		if n, _, _ := told.Pending(); n > 0 || b.waiting() > 0 {
+			t.Errorf("it is registered, or its request is left: %d, %d", n, b.waiting())
+		}
+		b.submit("run2", single)
+		b.ended("run2")
+		if made, err := os.ReadDir(folders); err != nil || len(made) != 1 || made[0].Name() != "run2" {
+			t.Errorf("folders: %v, %v", made, err)
+		}
+		if n, _, _ := told.Pending(); n == 0 {
+			t.Error("a run that goes on isn't registered")
+		}
+	})
+}
+
+// A process that dies between any two events of such a run loses nothing: the request comes again, and the run goes on, once.
+func TestRunAtOnceIsCutShort(t *testing.T) {
+	for stored := range 7 {
+		natstest.Bubble(t, func(t *testing.T) {
+			b := newBench(t)
+			r1 := b.process("r1", &scripted{say: echo})
+			cut, left := make(chan struct{}), stored
+			var look func()
+			look = func() {
+				if left--; left >= 0 {
+					r1.gate.before("HPUB wake.events.run1", look)
+					return
+				}
+				r1.gate.close()
+				close(cut)
+			}
+			r1.gate.before("HPUB wake.events.run1", look)
+			b.submit("run1", "name: set\nnodes:\n  - {id: s, type: set, input: {set: {x: 1}}}\n")
+			<-cut
+			r1.kill()
+			if n := len(b.read("run1")); n != stored {
+				t.Fatalf("%d events are stored, not %d", n, stored)
+			}
+			b.process("r2", &scripted{say: echo})
+			state, entries := b.ended("run1")
+			if state.Result != wire.FlowStatusComplete || count(entries, wire.TypeFlowStart) != 1 || count(entries, wire.TypeNodeComplete) != 1 {
+				t.Errorf("cut after %d events, the run ended as %s:\n%s", stored, state.Result, story(entries))
+			}
+			<-time.After(time.Minute)
+			if value, _ := b.registered("run1"); value != nil || b.waiting() > 0 {
+				t.Errorf("cut after %d events, something is left of it: %s, %d messages", stored, value, b.waiting())
+			}
+		})
+	}
 }
 
 // What waits for a run is obeyed before anything is decided for it.

@@ -39,6 +39,9 @@ func (in *Intake) takeRuns(ctx, hard context.Context) error {
 			in.cfg.Queue.Refuse(ctx, m, err)
 			return
 		}
+		if meta, err := m.Metadata(); err == nil {
+			req.First = meta.NumDelivered == 1
+		}
 		var acked sync.WaitGroup
 		defer acked.Wait()
 		req.OnBegin = func() {

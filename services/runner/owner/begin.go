@@ -12,38 +12,81 @@ import (
 	"code.wake.dev/wake/services/runner/internal/tenure"
 )
 
+// beginning is what begins a run of which the log has nothing, and what is decided at once.
+type beginning struct {
+	events   []*wire.Event
+	together bool // or not at all
+	whole    bool // the run is over with them
+}
+
+// runAtOnce begins a new run that is over with its first append, and reports whether it has. Such a run is never registered: if
+// this process ends in between, the queue has the request for it, and gives it out again. Commands to it are found by the runner
+// that looks after those to runs that have ended.
+func (o *owner) runAtOnce(ctx context.Context) (over bool, err error) {
+	if !o.fresh {
+		return false, nil
+	}
+	if o.plan, err = o.planBeginning(ctx); err != nil || o.plan == nil || !o.plan.whole {
+		return false, err
+	}
+	if over, err = o.beginRun(ctx); over {
+		o.reportBegun()
+	}
+	return over, err
+}
+
 // beginRun begins a run of which the log has nothing: its claim, its beginning and what is decided at once are one append. It
 // reports false, and has stored nothing, where something else comes first, such as a command that waits, or where another
 // owner may have to do better: then the run is claimed, begun and decided for step by step.
 func (o *owner) beginRun(ctx context.Context) (bool, error) {
-	o.strays = false
-	s := o.view.State
-	isNew := s.Position.Seq == 0 && o.last.Pos == 0 && o.trial.count == 0
-	if !isNew || o.def == nil || o.request.Fork != nil || o.request.ParentCall != "" {
-		return false, nil
+	plan, err := o.plan, error(nil)
+	if !o.fresh { // it is registered by now: that counts what its decisions may do to the process
+		plan, err = o.planBeginning(ctx)
 	}
-	waiting, err := o.cfg.Commands.Read(ctx, o.runID, 0)
-	if err != nil || len(waiting) > 0 {
+	if o.plan = nil; err != nil || plan == nil {
 		return false, err
-	}
-	request := o.request
-	if at := request.WorkspaceAt; at == "" || at == o.cfg.ID {
-		if request.Workspace, err = o.cfg.newFolders().createFolder(o.runID, request.Workspace); err != nil {
-			return false, nil //nolint:nilerr // the claim that follows counts the attempt
-		}
-	}
-	begin := flow.Start(o.def, request)
-	if secret, err := o.hasSecret(begin); err != nil || secret {
-		return false, err
-	}
-	decided, err := o.decideAhead(begin)
-	if err != nil {
-		return false, nil //nolint:nilerr // it begins, and its next decision fails
 	}
 	if !o.lease.Valid() {
 		return false, tenure.ErrLeaseLost
 	}
-	return o.storeBeginning(ctx, append(begin, decided...), len(begin) > 1)
+	return o.storeBeginning(ctx, plan)
+}
+
+// planBeginning returns what begins the run; nil: it begins step by step.
+func (o *owner) planBeginning(ctx context.Context) (*beginning, error) {
+	o.strays = false
+	s := o.view.State
+	isNew := s.Position.Seq == 0 && o.last.Pos == 0 && o.trial.count == 0
+	if !isNew || o.def == nil || o.request.Fork != nil || o.request.ParentCall != "" {
+		return nil, nil
+	}
+	waiting, err := o.cfg.Commands.Read(ctx, o.runID, 0)
+	if err != nil || len(waiting) > 0 {
+		return nil, err
+	}
+	request, folders := o.request, o.cfg.newFolders()
+	isHere := request.WorkspaceAt == "" || request.WorkspaceAt == o.cfg.ID
+	if isHere {
+		request.Workspace = folders.pathOf(o.runID, request.Workspace)
+	}
+	begin := flow.Start(o.def, request)
+	if secret, err := o.hasSecret(begin); err != nil || secret {
+		return nil, err
+	}
+	decided, err := o.decideAhead(begin)
+	if err != nil {
+		return nil, nil //nolint:nilerr // it begins, and its next decision fails
+	}
+	plan := &beginning{events: append(begin, decided...), together: len(begin) > 1}
+	end, whole := plan.events[len(plan.events)-1].Payload.(*wire.FlowComplete)
+	plan.whole = whole
+	isNeedless := whole && end.Status == wire.FlowStatusComplete && o.request.Workspace == "" // nothing works in its folder
+	if isHere && !isNeedless {
+		if _, err := folders.createFolder(o.runID, request.Workspace); err != nil {
+			return nil, nil //nolint:nilerr // the claim that follows counts the attempt
+		}
+	}
+	return plan, nil
 }
 
 // hasSecret reports whether the log would take a secret out of events: what is decided follows from what is stored.
@@ -77,9 +120,9 @@ func (o *owner) decideAhead(begin []*wire.Event) ([]*wire.Event, error) {
 }
 
 // storeBeginning claims the run and stores what begins it. It reports false if the log has something of the run meanwhile.
-func (o *owner) storeBeginning(ctx context.Context, events []*wire.Event, together bool) (bool, error) {
+func (o *owner) storeBeginning(ctx context.Context, plan *beginning) (bool, error) {
 	claim := eventlog.Claim{Runner: o.cfg.ID, Process: o.cfg.Process}
-	w, err := o.cfg.Log.Begin(ctx, o.runID, claim, events, together)
+	w, err := o.cfg.Log.Begin(ctx, o.runID, claim, plan.events, plan.together)
 	if errors.Is(err, eventlog.ErrFenced) {
 		return false, o.foldPresent(ctx)
 	}

@@ -21,11 +21,17 @@ type folders struct {
 	logger *slog.Logger
 }
 
-// createFolder makes the folder of a run; "" is one of the runner's own.
-func (f folders) createFolder(run, dir string) (string, error) {
+// pathOf returns the folder of a run; "" is one of the runner's own.
+func (f folders) pathOf(run, dir string) string {
 	if dir == "" {
 		dir = filepath.Join(f.root, subjects.Escape(run))
 	}
+	return dir
+}
+
+// createFolder makes the folder of a run, see [folders.pathOf].
+func (f folders) createFolder(run, dir string) (string, error) {
+	dir = f.pathOf(run, dir)
 	_, err := os.Stat(dir)
 	fresh := errors.Is(err, fs.ErrNotExist)
 	if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -124,8 +124,11 @@ func (o *owner) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if err := o.foldPresent(ctx); err != nil {
-		return err
+	o.fresh = o.first && v.Unknown && !registered
+	if o.last = new(eventlog.Message); !v.Unknown {
+		if err := o.foldPresent(ctx); err != nil {
+			return err
+		}
 	}
 	o.lease, err = o.cfg.Leases.Acquire(ctx, o.leaseKey(wire.RunNode), lastOwner(o.view.State, &reg))
 	if errors.Is(err, lease.ErrHeld) && !o.begun {
@@ -169,7 +172,14 @@ func (o *owner) takeRun(ctx context.Context) error {
 // leadRun makes the owner the run's writer, and begins the run or goes on with it. It reports whether the run is over.
 func (o *owner) leadRun(ctx context.Context) (over bool, err error) {
 	o.commands = o.cfg.Commands.Subscribe(o.runID)
-	if begun, err := o.takeLead(ctx); begun || err != nil {
+	registered, err := o.takePlace(ctx)
+	if err != nil {
+		return false, err
+	}
+	if over, err := o.runAtOnce(ctx); over || err != nil {
+		return over, err
+	}
+	if begun, err := o.takeLead(ctx, registered); begun || err != nil {
 		return false, err
 	}
 	return o.goOn(ctx)
@@ -188,9 +198,8 @@ func (o *owner) takeSpan(ctx context.Context) (context.Context, trace.Span) {
 // takeLead makes the owner the writer of the run, and puts the run among the active ones: a new one first, so that it is found
 // from then on; one that is there afterwards, since those who fail to claim it must not take the place of its owner. It reports
 // whether the run was begun, too.
-func (o *owner) takeLead(ctx context.Context) (begun bool, err error) {
-	registered, err := o.takePlace(ctx)
-	if err == nil && !registered {
+func (o *owner) takeLead(ctx context.Context, registered bool) (begun bool, err error) {
+	if !registered {
 		registered, err = o.addRegistration(ctx)
 	}
 	if err == nil {

@@ -20,6 +20,9 @@ type owner struct {
 	request wire.RunRequest  // what begins the run
 	def     *flow.Definition // nil if the request has none
 	queued  bool             // see [Request]
+	first   bool             // see [Request]
+	fresh   bool             // neither the log nor another process has had anything of the run
+	plan    *beginning       // of a fresh run; nil: it begins step by step
 	onBegin func()
 	begun   bool // it was called
 

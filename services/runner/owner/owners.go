@@ -32,6 +32,7 @@ type Request struct {
 
 	Definition *flow.Definition // nil: the request has none
 	Queued     bool             // by a message of the queue; else the run was found without an owner
+	First      bool             // the queue gives that message out for the first time
 	OnBegin    func()           // called when the log says that the run has begun, once
 }
 
@@ -42,7 +43,7 @@ func (o *Owners) Own(ctx context.Context, r *Request) error {
 	if r.OnBegin == nil {
 		r.OnBegin = func() {}
 	}
-	one := &owner{cfg: &o.cfg, runID: r.RunID, request: r.RunRequest, def: r.Definition, queued: r.Queued, onBegin: r.OnBegin}
+	one := &owner{cfg: &o.cfg, runID: r.RunID, request: r.RunRequest, def: r.Definition, queued: r.Queued, first: r.First, onBegin: r.OnBegin}
 	if !o.cfg.Owned.Enter(r.RunID) {
 		return one.judgeHeld(ctx)
 	}

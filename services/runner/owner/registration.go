@@ -13,9 +13,11 @@ import (
 // takePlace takes what an earlier owner knew of the run, and tries the run out if that is due. It reports whether the run is
 // registered already.
 func (o *owner) takePlace(ctx context.Context) (registered bool, err error) {
-	reg, _, err := o.cfg.Registry.Load(ctx, o.runID)
-	if err != nil {
-		return false, err
+	var reg registry.Registration
+	if !o.fresh {
+		if reg, _, err = o.cfg.Registry.Load(ctx, o.runID); err != nil {
+			return false, err
+		}
 	}
 	registered = reg.Incarnation == o.cfg.Log.Incarnation()
 	if reg.Parked > 0 && registered {

@@ -56,7 +56,8 @@ func (r *Runs) Subscribe(run string, more chan struct{}) *Subscription {
 // View is the state of a run as far as this process has folded it. It belongs to one
 // goroutine.
 type View struct {
-	State *wire.State
+	State   *wire.State
+	Unknown bool // the log surely had nothing of the run when it was opened
 
 	runs *Runs
 	sub  *Subscription
@@ -80,7 +81,7 @@ func (r *Runs) Open(ctx context.Context, runID string) (*View, error) {
 		state = run.New(runID)
 	}
 	v.State = state
-	if err == nil && !found && r.log.IsUnknown(ctx, runID) {
+	if v.Unknown = err == nil && !found && r.log.IsUnknown(ctx, runID); v.Unknown {
 		return v, nil
 	}
 	if err := fold(ctx, r.log, state, 0); err != nil {
