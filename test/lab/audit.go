@@ -185,13 +185,17 @@ func (a *Audit) Failures() (all []string) {
 // ownership checks that each owner that did anything in a run that had begun
 // said so first, once.
 func (a *Audit) ownership() {
-	begun, era, resumed, paused := false, 0, 0, false
+	begun, era, resumed, paused, epoch := false, 0, 0, false, uint64(0)
 	for _, x := range a.Entries {
 		if x.E.NodeID != wire.RunNode {
 			continue
 		}
 		switch x.E.Payload.(type) {
 		case *wire.RunClaimed:
+			if x.E.Epoch == epoch { // the owner proves that none has replaced it
+				continue
+			}
+			epoch = x.E.Epoch
 			a.Owners++
 			era, resumed = era+1, 0
 			continue
