@@ -86,6 +86,58 @@ func TestLiveAnswersAreTheStores(t *testing.T) {
 	}
 }
 
+// Calls that are held are those of the runs, wherever the batches end, and behind a run that was derived anew.
+func TestStatsOfHeldCalls(t *testing.T) {
+	p := talk(t)
+	s := openStore(t)
+	now := time.UnixMilli(p.clock)
+	check := func() {
+		t.Helper()
+		held, err := s.Answers.Stats(t.Context(), wire.StatsRequest{}, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		read := map[string]wire.ToolStats{}
+		for _, run := range []string{"r1", "r2"} {
+			of, err := s.Answers.Stats(t.Context(), wire.StatsRequest{Run: run}, now)
+			if err != nil && codeOf(err) != wire.CodeRunNotFound {
+				t.Fatal(err)
+			}
+			for _, tool := range of.Tools {
+				sum := read[tool.Tool]
+				sum.Calls, sum.Failed, sum.Denied = sum.Calls+tool.Calls, sum.Failed+tool.Failed, sum.Denied+tool.Denied
+				read[tool.Tool] = sum
+			}
+		}
+		for _, tool := range held.Tools {
+			if sum := read[tool.Tool]; tool.Calls != sum.Calls || tool.Failed != sum.Failed || tool.Denied != sum.Denied {
+				t.Errorf("of %s %+v is held, the runs have %+v", tool.Tool, tool, sum)
+			}
+			delete(read, tool.Tool)
+		}
+		if len(read) > 0 {
+			t.Errorf("not held: %v", read)
+		}
+	}
+	for list := range slices.Chunk(p.entries, 23) {
+		if _, err := s.Index.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: list}); err != nil {
+			t.Fatal(err)
+		}
+		check()
+	}
+	s.Answers.Forget("r1")
+	check()
+	if _, err := s.Retention.Delete(t.Context(), wire.DeleteRequest{Run: "r1"}, time.Hour, now); err != nil {
+		t.Fatal(err)
+	}
+	if held, err := s.Answers.Stats(t.Context(), wire.StatsRequest{}, now); err != nil || held.Runs.Runs != 1 || held.Tools[0].Calls != 12 {
+		t.Errorf("behind a deletion %+v of %+v, %v", held.Tools, held.Runs, err)
+	}
+	if since, err := s.Answers.Stats(t.Context(), wire.StatsRequest{Since: 1}, now.Add(time.Hour)); err != nil || len(since.Tools) > 0 {
+		t.Errorf("of the last ms: %+v, %v", since.Tools, err)
+	}
+}
+
 // same asks two stores the same.
 func same(t *testing.T, what string, warm, cold *recorder.Store, now time.Time) {
 	t.Helper()

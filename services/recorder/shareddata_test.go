@@ -19,6 +19,7 @@ import (
 	"code.wake.dev/wake/internal/export"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder"
+	"code.wake.dev/wake/services/recorder/archive"
 )
 
 func sharedFiles(t testing.TB) (files []string) {
@@ -238,7 +239,8 @@ func textOf(log []eventlog.Entry) (n int) {
 	return n
 }
 
-// BenchmarkSharedData records all recordings, and takes their lines into the full text.
+// BenchmarkSharedData records all recordings, and takes their lines into the full text. Then it weighs the events where they are at
+// rest, and unpacks them.
 func BenchmarkSharedData(b *testing.B) {
 	runs, _, _ := ingested(b, sharedFiles(b))
 	p := newTape(b)
@@ -248,10 +250,11 @@ func BenchmarkSharedData(b *testing.B) {
 		}
 	}
 	var size int64
+	var target string
 	b.ResetTimer()
 	for b.Loop() {
 		b.StopTimer()
-		target := newTarget(b)
+		target = newTarget(b)
 		s := openAt(b, target)
 		b.StartTimer()
 		p.store(s, 1000)
@@ -265,4 +268,63 @@ func BenchmarkSharedData(b *testing.B) {
 	}
 	b.ReportMetric(float64(len(p.entries)*b.N)/b.Elapsed().Seconds(), "events/s")
 	b.ReportMetric(float64(size)/float64(len(p.entries)), "B/event")
+	b.StopTimer()
+	weighAtRest(b, target, p.entries)
+}
+
+// weighAtRest reports what events take in segments and tails, as a part of their JSON, and how much of the time of decoding them it takes to
+// unpack them.
+func weighAtRest(b *testing.B, target string, events []eventlog.Entry) {
+	text := 0
+	for _, e := range events {
+		line, err := wire.EncodeJSON(e.Event)
+		if err != nil {
+			b.Fatal(err)
+		}
+		text += len(line) + 1
+	}
+	db := openDB(b, target)
+	defer func() { _ = db.Close() }()
+	var packed, loose, few int
+	if err := db.QueryRow(`SELECT (SELECT sum(length(data)) FROM segments), (SELECT coalesce(sum(length(data) + length(hash)), 0) FROM tail),
+		(SELECT count(*) FROM segments WHERE events < 100)`).Scan(&packed, &loose, &few); err != nil {
+		b.Fatal(err)
+	}
+	codec, err := archive.NewCodec()
+	if err != nil {
+		b.Fatal(err)
+	}
+	rows, err := db.Query(`SELECT codec, data FROM segments`)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = rows.Close() }()
+	var unpacking, decoding time.Duration
+	for rows.Next() {
+		var kind int
+		var data []byte
+		if err := rows.Scan(&kind, &data); err != nil {
+			b.Fatal(err)
+		}
+		for range 10 {
+			began := time.Now()
+			list, err := codec.Unpack(nil, kind, data)
+			unpacked := time.Now()
+			for i := range list {
+				if _, err := wire.Decode(list[i].Data); err != nil {
+					b.Fatal(err)
+				}
+			}
+			if err != nil {
+				b.Fatal(err)
+			}
+			unpacking, decoding = unpacking+unpacked.Sub(began), decoding+time.Since(unpacked)
+		}
+	}
+	if err := rows.Err(); err != nil {
+		b.Fatal(err)
+	}
+	b.ReportMetric(float64(packed+loose)/float64(text), "of-JSON")
+	b.ReportMetric(float64(few), "small-segments")
+	b.ReportMetric(float64(unpacking)/float64(decoding), "of-decoding")
 }

@@ -23,6 +23,7 @@ type Answers struct {
 	figures cache[fleetFigure] // of runs that go on, or went on when they were asked for: only what has changed is looked at again
 	ended   cache[fleetFigure]
 	courses courses
+	calls   calls
 }
 
 // cache is what was made of runs for a question, each as of a position. The zero value is ready.
@@ -86,6 +87,7 @@ func (a *Answers) Holding() bool { return a.live.lines > 0 }
 func (a *Answers) Forget(run string) {
 	a.views.drop(run)
 	a.courses.drop(run)
+	a.calls.drop()
 	a.figures.drop(run)
 	a.ended.drop(run)
 }
@@ -94,6 +96,7 @@ func (a *Answers) Forget(run string) {
 func (a *Answers) ForgetLive() {
 	a.live.dropAll()
 	a.courses.drop("")
+	a.calls.drop()
 	a.figures.drop("")
 	a.ended.drop("")
 }

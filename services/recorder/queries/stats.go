@@ -3,6 +3,7 @@ package queries
 import (
 	"cmp"
 	"context"
+	"database/sql"
 	"math"
 	"slices"
 	"strings"
@@ -22,10 +23,10 @@ const maxStats = 200
 
 // Stats answers a [wire.StatsRequest] as of now.
 func (a *Answers) Stats(ctx context.Context, q wire.StatsRequest, now time.Time) (wire.StatsResponse, error) {
-	return answer(ctx, a, "stats", func(t *archive.Tx) (wire.StatsResponse, error) { return readStats(ctx, t, q, now) })
+	return answer(ctx, a, "stats", func(t *archive.Tx) (wire.StatsResponse, error) { return a.readStats(ctx, t, q, now) })
 }
 
-func readStats(ctx context.Context, t *archive.Tx, q wire.StatsRequest, now time.Time) (r wire.StatsResponse, err error) {
+func (a *Answers) readStats(ctx context.Context, t *archive.Tx, q wire.StatsRequest, now time.Time) (r wire.StatsResponse, err error) {
 	c := statsQuery{t: t}
 	where, args, err := runsFilter(wire.RunsRequest{Status: q.Status, Label: q.Label, Flow: q.Flow}, now)
 	if err != nil {
@@ -50,7 +51,16 @@ func readStats(ctx context.Context, t *archive.Tx, q wire.StatsRequest, now time
 		return r, err
 	}
 	r.Total.Name, r.Total.Runs = "total", r.Runs.Runs
-	r.Tools, err = c.toolStats(ctx, flows)
+	var all []heldCall
+	var tools []string
+	held := false
+	if q.Run == "" {
+		all, tools, held, err = a.calls.upTo(ctx, t)
+	}
+	if err == nil && !held {
+		all, tools, err = c.readCalls(ctx)
+	}
+	r.Tools = toolStats(all, tools, c.since, flows)
 	return r, err
 }
 
@@ -209,50 +219,65 @@ func (c statsQuery) sumSpend(ctx context.Context, flows map[int64]string, r *wir
 	return nil
 }
 
-// toolStats tells how calls went, by tool, the most used first.
-func (c statsQuery) toolStats(ctx context.Context, flows map[int64]string) ([]wire.ToolStats, error) {
+// readCalls reads the calls of the runs.
+func (c statsQuery) readCalls(ctx context.Context) (all []heldCall, tools []string, err error) {
 	where, args := c.filterText("ts", c.since)
-	byTool := map[string]*wire.ToolStats{}
-	took := map[string][]int64{}
-	var tool, outcome string
-	var run, ms int64
-	text := `SELECT run, tool, outcome, coalesce(duration_ms, -1) FROM tool_calls WHERE ` + where
-	for err := range c.t.Each(ctx, text, args, &run, &tool, &outcome, &ms) {
+	var names nameTable
+	var h heldCall
+	var tool, outcome sql.RawBytes
+	for err := range c.t.Each(ctx, `SELECT ts, run, coalesce(duration_ms, -1), tool, outcome FROM tool_calls WHERE `+where, args, &h.ts, &h.run, &h.took, &tool, &outcome) {
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		if _, wanted := flows[run]; !wanted {
+		h.tool, h.outcome = names.numberOf(tool), outcomeOf(outcome)
+		all = append(all, h)
+	}
+	return all, names.all, nil
+}
+
+// toolStats tells how the calls of some runs went, by tool, the most used first.
+func toolStats(calls []heldCall, tools []string, since int64, flows map[int64]string) []wire.ToolStats {
+	stats, took := make([]wire.ToolStats, len(tools)), make([][]int64, len(tools))
+	run, wanted := int64(-1), false
+	for i := range calls {
+		h := &calls[i]
+		if h.run != run { // many in a row are of one
+			run = h.run
+			_, wanted = flows[run]
+		}
+		if !wanted || h.ts < since {
 			continue
 		}
-		s := byTool[tool]
-		if s == nil {
-			s = &wire.ToolStats{Tool: tool}
-			byTool[tool] = s
-		}
+		s := &stats[h.tool]
 		s.Calls++
-		switch outcome {
-		case "error":
+		switch h.outcome {
+		case callDone:
+		case callFailed:
 			s.Failed++
-		case "denied":
+		case callDenied:
 			s.Denied++
 		}
-		if ms >= 0 {
-			took[tool] = append(took[tool], ms)
+		if h.took >= 0 {
+			took[h.tool] = append(took[h.tool], h.took)
 		}
 	}
 	all := []wire.ToolStats{}
-	for tool, s := range byTool {
+	for tool, s := range stats {
+		if s.Calls == 0 {
+			continue
+		}
+		s.Tool = tools[tool]
 		slices.Sort(took[tool])
 		s.P50Ms, s.P95Ms = percentile(took[tool], 0.5), percentile(took[tool], 0.95)
 		if ran := s.Calls - s.Denied; ran > 0 {
 			s.FailureRate = float64(s.Failed) / float64(ran)
 		}
-		all = append(all, *s)
+		all = append(all, s)
 	}
 	slices.SortFunc(all, func(a, b wire.ToolStats) int {
 		return cmp.Or(cmp.Compare(b.Calls, a.Calls), strings.Compare(a.Tool, b.Tool))
 	})
-	return all[:min(len(all), maxStats)], nil
+	return all[:min(len(all), maxStats)]
 }
 
 // percentile returns a percentile of sorted values, interpolated; 0 of none.
