@@ -106,14 +106,20 @@ func decodeKind(b []byte, v reflect.Value, depth int) (rest []byte, err error) {
 			err = errKind
 		}
 		v.SetInt(x)
-		return rest, wantError(err, fmt.Sprintf("an integer of %d bits", v.Type().Bits()))
+		if err != nil {
+			err = wantError(err, fmt.Sprintf("an integer of %d bits", v.Type().Bits()))
+		}
+		return rest, err
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		x, rest, err := readUint(b)
 		if err == nil && v.OverflowUint(x) {
 			err = errKind
 		}
 		v.SetUint(x)
-		return rest, wantError(err, fmt.Sprintf("an integer of %d bits, not negative", v.Type().Bits()))
+		if err != nil {
+			err = wantError(err, fmt.Sprintf("an integer of %d bits, not negative", v.Type().Bits()))
+		}
+		return rest, err
 	case reflect.Float32, reflect.Float64:
 		x, rest, err := readFloat(b)
 		if err == nil && v.OverflowFloat(x) {
@@ -201,17 +207,19 @@ func decodeMap(b []byte, v reflect.Value, depth int) (rest []byte, err error) {
 		return nil, ErrDepth
 	}
 	v.Set(reflect.MakeMapWithSize(t, min(n, maxAhead)))
+	key, item := reflect.New(t.Key()).Elem(), reflect.New(t.Elem()).Elem()
 	for range n {
 		name, tail, err := readKey(rest)
 		if err != nil {
 			return nil, err
 		}
-		key, item := reflect.ValueOf(name).Convert(t.Key()), reflect.New(t.Elem()).Elem()
+		key.SetString(string(name))
+		item.SetZero()
 		if v.MapIndex(key).IsValid() {
-			return nil, inField(name, &FieldError{Field: "value", Problem: "occurs twice"})
+			return nil, inField(string(name), &FieldError{Field: "value", Problem: "occurs twice"})
 		}
 		if rest, err = decodeValue(tail, item, depth-1); err != nil {
-			return nil, inField(name, err)
+			return nil, inField(string(name), err)
 		}
 		v.SetMapIndex(key, item)
 	}
@@ -227,13 +235,16 @@ func decodeStruct(b []byte, v reflect.Value, depth int) (rest []byte, err error)
 		return nil, ErrDepth
 	}
 	l := layoutOf(v.Type())
-	seen := make([]bool, len(l.members))
+	seen, next := make([]bool, len(l.members)), 0
 	for range n {
 		name, tail, err := readKey(rest)
 		if err != nil {
 			return nil, err
 		}
-		i, ok := l.byName[name]
+		i, ok := next, next < len(l.members) && l.members[next].name == string(name) // names are in order, mostly
+		if !ok {
+			i, ok = l.byName[string(name)]
+		}
 		if !ok {
 			if rest, err = skipValue(tail); err != nil {
 				return nil, err
@@ -241,27 +252,28 @@ func decodeStruct(b []byte, v reflect.Value, depth int) (rest []byte, err error)
 			continue
 		}
 		if seen[i] {
-			return nil, inField(name, &FieldError{Field: "value", Problem: "occurs twice"})
+			return nil, inField(string(name), &FieldError{Field: "value", Problem: "occurs twice"})
 		}
-		seen[i] = true
+		seen[i], next = true, i+1
 		if rest, err = decodeValue(tail, v.FieldByIndex(l.members[i].index), depth-1); err != nil {
-			return nil, inField(name, err)
+			return nil, inField(string(name), err)
 		}
 	}
 	return rest, nil
 }
 
-func readKey(b []byte) (name string, rest []byte, err error) {
-	s, rest, err := readString(b)
+// readKey reads the key of a map, which is a part of b.
+func readKey(b []byte) (name, rest []byte, err error) {
+	name, rest, err = readString(b)
 	switch {
 	case errors.Is(err, errKind):
-		return "", nil, errKey
+		return nil, nil, errKey
 	case err != nil:
-		return "", nil, errEnd
-	case !utf8.Valid(s):
-		return "", nil, errUTF8
+		return nil, nil, errEnd
+	case !utf8.Valid(name):
+		return nil, nil, errUTF8
 	}
-	return string(s), rest, nil
+	return name, rest, nil
 }
 
 // Items returns the items of a list, nil of anything else.
