@@ -91,7 +91,7 @@ func (l *lane) attemptFirsts(ctx context.Context, all []*writerPart) error {
 			return false, nil
 		}
 		if err == nil {
-			f.w.noteStored(f.seq, ack.Seq)
+			l.noteStored(f.w, f.seq, ack.Seq)
 		}
 		failed = cmp.Or(failed, err)
 		delete(asked, m.Subject)
@@ -121,17 +121,9 @@ func (l *lane) attemptBatch(ctx context.Context, frames []*frame) error {
 	}
 	first := ack.Seq - uint64(len(frames)) + 1
 	for i, f := range frames {
-		f.w.noteStored(f.seq, first+uint64(i))
+		l.noteStored(f.w, f.seq, first+uint64(i))
 	}
 	return nil
-}
-
-// expectIn puts what the writer's next event follows into the headers of a
-// publish.
-func (w *Writer) expectIn(h nats.Header) {
-	_, pos := w.Last()
-	h[headerLast] = []string{strconv.FormatUint(pos, 10)}
-	h[headerSubject] = []string{w.expect}
 }
 
 // traceIn puts to which trace the batch belongs, if to any, into the headers of its
@@ -200,7 +192,7 @@ func (l *lane) publishBatch(frames []*frame, id, reply string) error {
 // stored it; the last keeps other writers out until the whole part is stored.
 func partEnds(frames []*frame) []bool {
 	ends := make([]bool, len(frames))
-	last := map[*Writer]int{}
+	last := map[*writerState]int{}
 	for i, f := range frames {
 		if _, seen := last[f.w]; !seen {
 			ends[i] = true
@@ -240,4 +232,12 @@ func (l *lane) readAnswers(ctx context.Context, take func(*nats.Msg) (over bool,
 			return ctx.Err()
 		}
 	}
+}
+
+// expectIn puts what the writer's next event follows into the headers of a
+// publish.
+func (w *writerState) expectIn(h nats.Header) {
+	_, pos := w.Last()
+	h[headerLast] = []string{strconv.FormatUint(pos, 10)}
+	h[headerSubject] = []string{w.expect}
 }

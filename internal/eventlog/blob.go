@@ -6,86 +6,31 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-
-	"code.wake.dev/wake/pkg/wire"
 )
-
-// headroom is what a message may need beyond its event: headers and subject.
-const headroom = 4 << 10
-
-// inlineLimit is the size of an event above which it gives fields to the object store.
-func (l *Log) inlineLimit() int {
-	limit := min(l.o.BlobLimit, int(l.nc.MaxPayload())-headroom)
-	if l.maxMsgSize > 0 {
-		limit = min(limit, l.maxMsgSize-headroom)
-	}
-	if l.o.Keys != nil {
-		limit = limit/4*3 - headroom // a box is base64
-	}
-	return limit
-}
-
-// Blob returns the content of a blob by its SHA-256, or [ErrBlobMissing].
-func (l *Log) Blob(ctx context.Context, sha256 string) ([]byte, error) {
-	data, err := l.StoredBlob(ctx, sha256)
-	if err == nil {
-		data, err = l.o.Keys.OpenBlob(sha256, data)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("eventlog: blob %s: %w", sha256, err)
-	}
-	return data, nil
-}
-
-// StoredBlob is [Log.Blob] as it is stored: sealed, if the log has keys.
-func (l *Log) StoredBlob(ctx context.Context, sha256 string) ([]byte, error) {
-	return l.blobs.getBlob(ctx, sha256)
-}
-
-// Inline returns the event with its blobs put back, or as it is if it has none.
-func (l *Log) Inline(ctx context.Context, e *wire.Event) (*wire.Event, error) {
-	return Inline(ctx, l, e)
-}
-
-// Inline is [Log.Inline] of any reader.
-func Inline(ctx context.Context, from Reader, e *wire.Event) (*wire.Event, error) {
-	if len(e.Blobs) == 0 {
-		return e, nil
-	}
-	data, err := wire.Encode(e)
-	if err != nil {
-		return nil, fmt.Errorf("eventlog: inline: %w", err)
-	}
-	data, err = wire.Inline(data, func(sum string) ([]byte, error) { return from.Blob(ctx, sum) })
-	if err != nil {
-		return nil, fmt.Errorf("eventlog: inline: %w", err)
-	}
-	whole, err := wire.Decode(data)
-	if err != nil {
-		return nil, fmt.Errorf("eventlog: inline: %w", err)
-	}
-	return whole, nil
-}
 
 // blobStore is the object store of large fields. An object's name is the hash of
 // its content, so it is written once: a second put would purge the chunks that
 // another process is reading.
 type blobStore struct {
-	log    *Log
-	bucket string
-	turn   chan struct{} // held while putting
-	store  jetstream.ObjectStore
-	known  map[string]bool // some that are there; guarded by turn
+	leader
+
+	js      jetstream.JetStream
+	ackWait time.Duration
+	bucket  string
+	turn    chan struct{} // held while putting
+	store   jetstream.ObjectStore
+	known   map[string]bool // some that are there; guarded by turn
 }
 
 // maxKnown bounds the memory of what has been put.
 const maxKnown = 10_000
 
-func newBlobStore(l *Log) *blobStore {
+func newBlobStore(l leader, js jetstream.JetStream, bucket string, ackWait time.Duration) *blobStore {
 	return &blobStore{
-		log: l, bucket: l.names.BlobsBucket(),
+		leader: l, js: js, bucket: bucket, ackWait: ackWait,
 		turn: make(chan struct{}, 1), known: map[string]bool{},
 	}
 }
@@ -129,7 +74,7 @@ func (b *blobStore) lock(ctx context.Context) error {
 func (b *blobStore) unlock() { <-b.turn }
 
 func (b *blobStore) putBlob(ctx context.Context, sum string, data []byte) error {
-	wait, cancel := context.WithTimeout(ctx, b.log.o.AckWait)
+	wait, cancel := context.WithTimeout(ctx, b.ackWait)
 	defer cancel()
 	store, err := b.openBucket(wait)
 	if err != nil {
@@ -142,7 +87,7 @@ func (b *blobStore) putBlob(ctx context.Context, sum string, data []byte) error 
 // openBucket returns the bucket; the caller holds turn.
 func (b *blobStore) openBucket(ctx context.Context) (jetstream.ObjectStore, error) {
 	if b.store == nil {
-		store, err := b.log.js.ObjectStore(ctx, b.bucket)
+		store, err := b.js.ObjectStore(ctx, b.bucket)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", b.bucket, err)
 		}
@@ -156,7 +101,7 @@ func (b *blobStore) openBucket(ctx context.Context) (jetstream.ObjectStore, erro
 func (b *blobStore) hasBlob(ctx context.Context, sum string) (bool, error) {
 	name := base64.URLEncoding.EncodeToString([]byte(sum))
 	request := getRequest{LastBy: "$O." + b.bucket + ".M." + name, NoHdr: true}
-	m, err := b.log.getFrom(ctx, "OBJ_"+b.bucket, request)
+	m, err := b.getFrom(ctx, "OBJ_"+b.bucket, request)
 	if errors.Is(err, errNotFound) {
 		return false, nil
 	}
@@ -183,7 +128,7 @@ func (b *blobStore) getBlob(ctx context.Context, sum string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	for wait := newPauses(b.log.o.MaxBackoff); ; {
+	for wait := newPauses(b.maxBackoff); ; {
 		data, err := store.GetBytes(ctx, sum)
 		if err == nil {
 			return data, nil

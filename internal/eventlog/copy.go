@@ -69,7 +69,7 @@ func (c *Copier) addEvent(ctx context.Context, data []byte, blobs map[string][]b
 	f := &frame{
 		run: c.run, node: e.NodeID, epoch: e.Epoch, seq: e.Seq,
 		subject: c.log.names.Event(c.run, e.NodeID, string(e.Type().Kind())),
-		data:    data, blobs: blobs, more: true, w: w,
+		data:    data, blobs: blobs, more: true, w: w.writerState,
 	}
 	if len(c.unit) > 0 && (len(c.unit) == copyEvents || c.size+f.byteSize() > copyBytes) {
 		if err := c.storeUnit(ctx); err != nil {
@@ -123,14 +123,15 @@ func (c *Copier) storeUnit(ctx context.Context) error {
 	last := unit[len(unit)-1]
 	last.more = false
 	done := make(chan appendOutcome, 1)
-	ends := map[*Writer]uint64{}
+	ends := map[string]uint64{} // of nodes
 	for _, f := range unit {
-		ends[f.w] = f.seq
+		ends[f.node] = f.seq
 	}
-	if _, err := last.w.lane.queueUnit(ctx, unit, false, last.w.fenced); err != nil {
+	if _, err := c.writers[last.node].lane.queueUnit(ctx, unit, false, last.w.fenced); err != nil {
 		return err
 	}
-	for w, seq := range ends {
+	for node, seq := range ends {
+		w := c.writers[node]
 		w.awaitStored(seq, done)
 		if _, err := w.waitStored(ctx, "copy", done); err != nil {
 			return err

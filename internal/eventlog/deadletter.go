@@ -15,9 +15,6 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// DeadService is the sender of this package's dead letters.
-const DeadService = "eventlog"
-
 // maxDamage is how much of a damaged spool one dead letter shows.
 const maxDamage = 64 << 10
 

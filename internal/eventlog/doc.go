@@ -13,3 +13,6 @@
 //
 // DESIGN.md beside this file states the invariants and why they hold.
 package eventlog
+
+// DeadService is the sender of this package's dead letters.
+const DeadService = "eventlog"

@@ -6,9 +6,7 @@ import (
 	"iter"
 	"time"
 
-	"code.wake.dev/wake/internal/pull"
 	"code.wake.dev/wake/internal/seal"
-	"code.wake.dev/wake/internal/tracing"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -41,13 +39,6 @@ func PayloadOf[T wire.Payload](e Entry) (p T, ok bool) {
 
 // errForeign is the Err of an entry if its subject and envelope disagree.
 var errForeign = errors.New("the event names another run, node or kind than its subject")
-
-// messageOf is what a consumer delivered.
-func messageOf(m pull.Message) Message {
-	return Message{Subject: m.Subject, Pos: m.Pos, Data: m.Data, Time: m.Time, Trace: tracing.Parent(m.Header)}
-}
-
-func (l *Log) storedEntry(m Message) Entry { return EntryOf(m, l.names, l.o.Keys) }
 
 // Entries yields what the messages of the stream of events hold. A message sealed
 // with a missing key ends it, since it must not be skipped.

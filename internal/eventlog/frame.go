@@ -24,9 +24,9 @@ type frame struct {
 
 	origin trace.SpanContext // of the caller that appended it; not spooled
 
-	w      *Writer // nil for a dead letter, and for a found frame until it is adopted
-	broken string  // why a frame of the spool can't be stored
-	gone   bool    // stored earlier, or with the dead letters
+	w      *writerState // nil for a dead letter, and for a found frame until it is adopted
+	broken string       // why a frame of the spool can't be stored
+	gone   bool         // stored earlier, or with the dead letters
 }
 
 // byteSize is what the frame counts for in memory and in a batch.
@@ -47,7 +47,7 @@ type writerKey struct {
 	epoch     uint64
 }
 
-func (f *frame) key() writerKey { return writerKey{f.run, f.node, f.epoch} }
+func (f *frame) writerKey() writerKey { return writerKey{f.run, f.node, f.epoch} }
 
 func sizeOf(frames []*frame) int64 {
 	var n int64

@@ -2,15 +2,12 @@ package eventlog
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
-
-	"code.wake.dev/wake/internal/tracing"
 )
 
 // What an atomic batch may hold. The server takes 1000 messages; bytes are
@@ -53,8 +50,8 @@ type lane struct {
 
 	// Writers of found frames, and those of them with frames that haven't been
 	// compared with the log yet.
-	ghosts    map[writerKey]*Writer
-	unsettled map[*Writer]bool
+	ghosts    map[writerKey]*writerState
+	unsettled map[*writerState]bool
 }
 
 func newLane(l *Log, id int, tag string) *lane {
@@ -62,7 +59,7 @@ func newLane(l *Log, id int, tag string) *lane {
 		log: l, id: id, tag: tag,
 		wake: make(chan struct{}, 1), room: make(chan struct{}),
 		maxBatch: batchEvents, patience: l.o.AckWait,
-		ghosts: map[writerKey]*Writer{}, unsettled: map[*Writer]bool{},
+		ghosts: map[writerKey]*writerState{}, unsettled: map[*writerState]bool{},
 	}
 }
 
@@ -96,7 +93,7 @@ func (l *lane) tryPut(unit []*frame, droppable bool) (room <-chan struct{}, drop
 		return nil, false, ErrClosed
 	}
 	ok, _ := l.queue.putUnit(unit, droppable) // the disk's refusals are told
-	l.tell()
+	l.tellHealth()
 	if !ok {
 		return l.room, droppable && l.err != nil, nil
 	}
@@ -117,8 +114,8 @@ func (l *lane) signalWake() {
 	}
 }
 
-// close makes the lane refuse further frames and end when it is empty.
-func (l *lane) close() {
+// closeQueue makes the lane refuse further frames and end when it is empty.
+func (l *lane) closeQueue() {
 	l.mu.Lock()
 	l.closing = true
 	l.mu.Unlock()
@@ -134,84 +131,9 @@ func (l *lane) storeError() error {
 
 func (l *lane) isFailing() bool { return l.storeError() != nil }
 
-// run stores what is queued until the lane is closed and empty, or ctx ends.
-func (l *lane) run(ctx context.Context) error {
-	l.in = make(chan *nats.Msg, lettersAtOnce+16)
-	l.inbox = l.log.nc.NewInbox()
-	subjects := []string{l.inbox + ".*", l.log.leaderSubject()}
-	if l == l.log.dead {
-		subjects = subjects[:1] // another stream
-	}
-	for _, subject := range subjects {
-		sub, err := l.log.nc.ChanSubscribe(subject, l.in)
-		if err != nil {
-			return fmt.Errorf("subscribe: %w", err)
-		}
-		defer sub.Unsubscribe() //nolint:errcheck // the connection is gone then
-	}
-	l.status = l.log.nc.StatusChanged(nats.RECONNECTING, nats.CLOSED, nats.CONNECTED)
-	defer l.log.nc.RemoveStatusListener(l.status)
-	for {
-		taken, err := l.takeBatch(ctx)
-		if len(taken) == 0 {
-			return l.leaveQueue(err)
-		}
-		begun := time.Now()
-		span := l.beginSpan(ctx, taken, begun)
-		err = l.storeFrames(ctx, taken)
-		tracing.Fail(span, err)
-		span.End()
-		l.parent = ""
-		if err != nil {
-			return l.leaveQueue(err)
-		}
-		if l != l.log.dead {
-			l.log.metrics.batches.Inc()
-			l.log.metrics.took.Observe(time.Since(begun).Seconds())
-		}
-		l.removeOldest(len(taken))
-	}
-}
-
-// takeBatch waits for frames and returns as many as a batch may hold, without
-// removing them. It returns none when the lane is closed and empty.
-func (l *lane) takeBatch(ctx context.Context) ([]*frame, error) {
-	for wait := newPauses(l.log.o.MaxBackoff); ; {
-		taken, over, refused := l.tryTake()
-		if over || len(taken) > 0 {
-			return taken, nil
-		}
-		again := make(<-chan time.Time) // never
-		if refused {
-			again = time.After(wait.nextPause())
-		}
-		select {
-		case <-l.wake:
-		case <-again:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
-}
-
-// tryTake is take without waiting. refused says that the disk refuses something, so that it is
-// worth another try.
-func (l *lane) tryTake() (taken []*frame, over, refused bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.queue.disk.again()
-	unread := l.queue.fillWindow()
-	refused = l.tell()
-	if unread != nil {
-		return nil, false, true
-	}
-	n := batchLen(l.queue.window, l.maxBatch)
-	return l.queue.window[:n:n], l.closing && l.queue.isEmpty(), refused
-}
-
-// tell tells the process's health what the disk refuses at present, if it does. It is called under mu.
-func (l *lane) tell() (refused bool) {
-	err := l.queue.disk.trouble()
+// tellHealth tells the process's health what the disk refuses at present, if it does. It is called under mu.
+func (l *lane) tellHealth() (refused bool) {
+	err := l.queue.disk.lastRefusal()
 	if err == nil && !l.refused {
 		return false
 	}
@@ -248,7 +170,7 @@ func (l *lane) removeOldest(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.queue.resolveOldest(n)
-	l.tell()
+	l.tellHealth()
 	l.wakeWaiters()
 }
 
@@ -269,9 +191,9 @@ func (l *lane) noteFailure(err error) {
 		l.log.logger.Warn("events can't be stored at present", slog.Int("lane", l.id), slog.Any("error", err))
 	}
 	l.warned = true
-	l.queue.disk.again()
+	l.queue.disk.retryRefused()
 	_ = l.queue.spillWindow() // the disk's refusals are told
-	l.tell()
+	l.tellHealth()
 }
 
 // noteSuccess notes that storing works.
@@ -285,35 +207,9 @@ func (l *lane) noteSuccess() {
 	l.warned = false
 }
 
-// leaveQueue leaves what is queued to the next process and tells waiting callers.
-func (l *lane) leaveQueue(cause error) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.closing = true
-	l.wakeWaiters()
-	if errors.Is(cause, context.Canceled) {
-		cause = nil
-	}
-	left := len(l.queue.window)
-	for _, f := range l.queue.window {
-		if f.w != nil {
-			f.w.releaseWaiters(ErrClosed)
-		}
-	}
-	for _, w := range l.queue.writers {
-		w.releaseWaiters(ErrClosed)
-	}
-	if l.queue.disk == nil {
-		if left > 0 {
-			return errors.Join(cause, fmt.Errorf("%w: %d", ErrLost, left))
-		}
-		return cause
-	}
-	return errors.Join(cause, l.queue.spillWindow(), l.queue.disk.leave())
-}
-
-// leaderSubject is the subject on which the server tells that the stream has another
-// leader. The answers that the former leader still owed are lost.
-func (l *Log) leaderSubject() string {
-	return "$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED." + l.names.EventsStream()
+// noteStored notes that the event of a writer that is numbered seq is at pos.
+func (l *lane) noteStored(w *writerState, seq, pos uint64) {
+	l.log.noteStored(pos)
+	l.log.metrics.events.Inc()
+	w.noteStored(seq, pos)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
 
 	"code.wake.dev/wake/internal/health"
@@ -25,9 +26,6 @@ import (
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 )
-
-// incarnationKey is the stream's metadata that names its incarnation.
-const incarnationKey = "wake.incarnation"
 
 // Options are the settings of a [Log]. The zero value of each means its
 // default.
@@ -99,7 +97,8 @@ func (o Options) withDefaults() Options {
 // Log is the log of events. It may be used by many goroutines. Reading needs
 // nothing but [Open]; writing needs [Log.Run]. It is a [prometheus.Collector].
 type Log struct {
-	nc          *nats.Conn
+	leader
+
 	js          jetstream.JetStream
 	names       subjects.Names
 	o           Options
@@ -135,7 +134,7 @@ func Open(ctx context.Context, nc *nats.Conn, o Options) (*Log, error) {
 	if err != nil {
 		return nil, fmt.Errorf("eventlog: open: %w", err)
 	}
-	l := &Log{nc: nc, js: js, names: o.Names, o: o, logger: o.Logger, traced: traced, drained: make(chan struct{})}
+	l := &Log{leader: leader{nc, o.ReadWait, o.MaxBackoff}, js: js, names: o.Names, o: o, logger: o.Logger, traced: traced, drained: make(chan struct{})}
 	b, err := l.eventBounds(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("eventlog: open %s: %w", o.Names.EventsStream(), unled{err})
@@ -144,7 +143,8 @@ func Open(ctx context.Context, nc *nats.Conn, o Options) (*Log, error) {
 		return nil, fmt.Errorf("eventlog: open %s: %w", o.Names.EventsStream(), topology.ErrNoIncarnation)
 	}
 	l.incarnation, l.maxMsgSize, l.replicas, l.direct = b.incarnation, b.maxMsgSize, b.replicas, b.allowDirect
-	l.blobs, l.metrics = newBlobStore(l), newMetrics(l)
+	l.blobs, l.metrics = newBlobStore(l.leader, js, o.Names.BlobsBucket(), o.AckWait), newMetrics()
+	l.measureQueues()
 	if err := l.openLanes(); err != nil {
 		return nil, fmt.Errorf("eventlog: open: %w", err)
 	}
@@ -201,21 +201,21 @@ func (l *Log) Run(ctx context.Context) error {
 	ended := make(chan error, len(l.lanes)+2)
 	var lanes, dead sync.WaitGroup
 	for _, lane := range l.lanes {
-		lanes.Go(func() { ended <- lane.run(work) })
+		lanes.Go(func() { ended <- lane.storeQueued(work) })
 	}
 	if l.found != nil {
 		lanes.Go(func() { ended <- l.drainFound(work) })
 	}
-	dead.Go(func() { ended <- l.dead.run(work) })
+	dead.Go(func() { ended <- l.dead.storeQueued(work) })
 
 	err := l.untilOver(ctx, ended)
 	deadline := time.AfterFunc(l.o.DrainWait, stop)
 	defer deadline.Stop()
 	for _, lane := range l.lanes {
-		lane.close()
+		lane.closeQueue()
 	}
 	lanes.Wait()
-	l.dead.close()
+	l.dead.closeQueue()
 	dead.Wait()
 	close(ended)
 	for e := range ended {
@@ -245,8 +245,8 @@ func (l *Log) untilOver(ctx context.Context, ended <-chan error) error {
 
 // drainFound stores what an earlier process left, before any node is claimed.
 func (l *Log) drainFound(ctx context.Context) error {
-	l.found.close()
-	if err := l.found.run(ctx); err != nil || ctx.Err() != nil {
+	l.found.closeQueue()
+	if err := l.found.storeQueued(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}
 	l.spools.removeEmptyDirs()
@@ -319,4 +319,59 @@ func (l *Log) Fill(ctx context.Context) (part float64, left uint64, err error) {
 	}
 	limit := uint64(b.maxBytes)
 	return float64(b.bytes) / float64(limit), limit - min(b.bytes, limit), nil
+}
+
+// measureQueues has the metrics tell what waits in the lanes.
+func (l *Log) measureQueues() {
+	l.metrics.Read("waiting_events", "Events that wait to be stored; those that an earlier process left count once they are read.", l.sumQueues(func(q *queue) float64 { return float64(q.frameCount()) }))
+	l.metrics.Read("waiting_bytes", "Size of the events that wait to be stored.", l.sumQueues(func(q *queue) float64 { return float64(q.heldBytes()) }))
+	l.metrics.Read("spool_bytes", "Size of the events that wait on disk, since the server is away or slow.", l.sumQueues(func(q *queue) float64 {
+		if !q.spooling {
+			return 0
+		}
+		return float64(q.disk.size)
+	}))
+	l.metrics.Read("failing", "1 while events can't be stored, else 0.", func() float64 {
+		if l.Health() != nil {
+			return 1
+		}
+		return 0
+	})
+}
+
+// Describe implements [prometheus.Collector].
+func (l *Log) Describe(ch chan<- *prometheus.Desc) { l.metrics.Describe(ch) }
+
+// Collect implements [prometheus.Collector].
+func (l *Log) Collect(ch chan<- prometheus.Metric) { l.metrics.Collect(ch) }
+
+// sumQueues adds up what the queues of events say.
+func (l *Log) sumQueues(of func(*queue) float64) func() float64 {
+	return func() (total float64) {
+		for _, lane := range l.eventLanes() {
+			lane.mu.Lock()
+			total += of(&lane.queue)
+			lane.mu.Unlock()
+		}
+		return total
+	}
+}
+
+// eventLanes are the lanes that store events.
+func (l *Log) eventLanes() []*lane {
+	if l.found == nil {
+		return l.lanes
+	}
+	return append([]*lane{l.found}, l.lanes...)
+}
+
+// eventBounds asks the leader for the state of the stream of events.
+func (l *Log) eventBounds(ctx context.Context) (bounds, error) {
+	return l.boundsOf(ctx, l.names.EventsStream())
+}
+
+// leaderSubject is the subject on which the server tells that the stream has another
+// leader. The answers that the former leader still owed are lost.
+func (l *Log) leaderSubject() string {
+	return "$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED." + l.names.EventsStream()
 }

@@ -14,12 +14,12 @@ type queue struct {
 	disk     *spool // nil: memory only
 	durable  bool   // frames go to disk at once, if there is one
 	spooling bool
-	writers  map[writerKey]*Writer // of the frames on disk
+	writers  map[writerKey]*writerState // of the frames on disk
 }
 
 // newQueue returns a queue. Its spool may hold what an earlier process left.
 func newQueue(disk *spool, memLimit int64) queue {
-	q := queue{memLimit: memLimit, disk: disk, writers: map[writerKey]*Writer{}}
+	q := queue{memLimit: memLimit, disk: disk, writers: map[writerKey]*writerState{}}
 	q.spooling = disk != nil && len(disk.segments) > 0
 	return q
 }
@@ -90,7 +90,7 @@ func (q *queue) writeUnit(unit []*frame, size int64) error {
 func (q *queue) noteFrame(f *frame) {
 	if f.w != nil {
 		f.afterSeq, f.afterPos = f.w.Last()
-		q.writers[f.key()] = f.w
+		q.writers[f.writerKey()] = f.w
 	}
 }
 
@@ -124,7 +124,7 @@ func (q *queue) fillWindow() error {
 	}
 	for _, unit := range loaded {
 		for _, f := range unit {
-			f.w = q.writers[f.key()]
+			f.w = q.writers[f.writerKey()]
 		}
 		q.keepUnit(unit, sizeOf(unit))
 	}
@@ -169,4 +169,16 @@ func splitUnits(frames []*frame) func(yield func([]*frame) bool) {
 			start = i + 1
 		}
 	}
+}
+
+// frameCount returns how many frames wait, as far as that is known: an earlier
+// process's are counted when they are read.
+func (q *queue) frameCount() (n int) {
+	if !q.spooling {
+		return len(q.window)
+	}
+	for _, g := range q.disk.segments {
+		n += g.frames
+	}
+	return n
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"code.wake.dev/wake/internal/pull"
+	"code.wake.dev/wake/internal/tracing"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -328,3 +330,104 @@ func directMessage(m *nats.Msg) (Message, error) {
 	}
 	return Message{Subject: m.Header.Get("Nats-Subject"), Pos: pos, Data: m.Data, Time: at}, nil
 }
+
+// lastBy returns the last message with a subject that matches filter, or
+// [errNotFound]. It is the leader's answer; a leader that was just deposed may
+// give an old one.
+func (l *Log) lastBy(ctx context.Context, filter string) (Message, error) {
+	return l.getMessage(ctx, getRequest{LastBy: filter, NoHdr: true})
+}
+
+// nextBy returns the first message at or behind position from with a subject that
+// matches filter, or [errNotFound].
+func (l *Log) nextBy(ctx context.Context, filter string, from uint64) (Message, error) {
+	return l.getMessage(ctx, getRequest{Seq: max(from, 1), NextBy: filter, NoHdr: true})
+}
+
+func (l *Log) getMessage(ctx context.Context, r getRequest) (Message, error) {
+	return l.getFrom(ctx, l.names.EventsStream(), r)
+}
+
+// lastOnly returns the last message with a subject that matches filter, or [errNotFound], with its headers, as the only replica of a
+// stream has it: to ask that directly costs a third of asking it as a leader. Where there are several, it is unanswered.
+func (l *Log) lastOnly(ctx context.Context, stream, filter string) (Message, nats.Header, error) {
+	if l.replicas != 1 || !l.direct || !l.nc.IsConnected() {
+		return Message{}, nil, errUnanswered
+	}
+	wait, cancel := context.WithTimeout(ctx, l.o.ReadWait)
+	defer cancel()
+	answer, err := l.nc.RequestWithContext(wait, "$JS.API.DIRECT.GET."+stream+"."+filter, nil)
+	switch {
+	case ctx.Err() != nil:
+		return Message{}, nil, ctx.Err()
+	case err != nil:
+		return Message{}, nil, fmt.Errorf("%w: %w", errUnanswered, err)
+	case answer.Header.Get("Status") == "404":
+		return Message{}, nil, errNotFound
+	case answer.Header.Get("Status") != "":
+		return Message{}, nil, errUnanswered
+	}
+	m, err := directMessage(answer)
+	if err != nil {
+		return Message{}, nil, fmt.Errorf("%w: %w", errUnanswered, err)
+	}
+	return m, answer.Header, nil
+}
+
+// IsUnknown reports whether the log surely has nothing of a run at the moment.
+func (l *Log) IsUnknown(ctx context.Context, run string) bool {
+	_, _, err := l.lastOnly(ctx, l.names.EventsStream(), l.names.RunEvents(run))
+	return errors.Is(err, errNotFound)
+}
+
+// A position is believed to be beyond the end of the stream when one leader has said so for
+// this long and this often, without a break: one that was deposed answers for a while, and
+// one that was elected may yet learn what it lacks.
+const (
+	steadyTime    = 30 * time.Second
+	steadyAnswers = 10
+)
+
+// checkPosition waits until the stream has position pos. It fails with [ErrIncarnation] if
+// that is none of this stream, and with [ErrBeyond].
+func (l *Log) checkPosition(ctx context.Context, stream string, pos uint64) error {
+	var leader string
+	var since time.Time
+	answers := 0
+	for wait := newPauses(l.o.MaxBackoff); ; {
+		b, err := l.boundsOf(ctx, stream)
+		switch {
+		case err != nil && (ctx.Err() != nil || isFinal(err)):
+			return err
+		case err != nil:
+			answers = 0
+		case l.isOtherStream(stream, b):
+			return fmt.Errorf("%w: it is %q, the position is of %q", ErrIncarnation, b.incarnation, l.incarnation)
+		case pos <= b.last:
+			return nil
+		case answers == 0 || b.leader != leader:
+			leader, since, answers = b.leader, time.Now(), 1
+		default:
+			answers++
+			if answers >= steadyAnswers && time.Since(since) >= steadyTime {
+				return fmt.Errorf("%w: it is %d, the last one is %d", ErrBeyond, pos, b.last)
+			}
+		}
+		if err := wait.pauseNext(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// isOtherStream reports whether the stream of events isn't the one that was opened. The
+// incarnation of other streams isn't looked at.
+func (l *Log) isOtherStream(stream string, b bounds) bool {
+	return stream == l.names.EventsStream() && b.incarnation != l.incarnation
+}
+
+// messageOf is what a consumer delivered.
+func messageOf(m pull.Message) Message {
+	return Message{Subject: m.Subject, Pos: m.Pos, Data: m.Data, Time: m.Time, Trace: tracing.Parent(m.Header)}
+}
+
+func (l *Log) storedEntry(m Message) Entry { return EntryOf(m, l.names, l.o.Keys) }

@@ -9,29 +9,8 @@ import (
 	"log/slog"
 	"sync"
 
-	"code.wake.dev/wake/internal/seal"
 	"code.wake.dev/wake/pkg/wire"
 )
-
-// writerPart is what a batch holds of one writer.
-type writerPart struct {
-	w      *Writer
-	frames []*frame
-}
-
-func partsByWriter(frames []*frame) []*writerPart {
-	var all []*writerPart
-	of := map[*Writer]*writerPart{}
-	for _, f := range frames {
-		p := of[f.w]
-		if p == nil {
-			p = &writerPart{w: f.w}
-			of[f.w], all = p, append(all, p)
-		}
-		p.frames = append(p.frames, f)
-	}
-	return all
-}
 
 // settleAtOnce is how many parts are read at once.
 const settleAtOnce = 8
@@ -97,10 +76,10 @@ func (l *lane) settleFrom(ctx context.Context, p *writerPart, next uint64) (prog
 		f, e := rest[0], l.log.storedEntry(m)
 		switch {
 		case m.Subject == f.subject && bytes.Equal(m.Data, f.data):
-			p.w.noteStored(f.seq, m.Pos)
+			l.noteStored(p.w, f.seq, m.Pos)
 			rest = rest[1:]
 		case p.w.isPredecessor(e, f):
-			p.w.noteStored(e.Event.Seq, m.Pos)
+			l.noteStored(p.w, e.Event.Seq, m.Pos)
 		case p.w.isVoid(e):
 			l.passVoid(p.w, e)
 		default:
@@ -112,34 +91,9 @@ func (l *lane) settleFrom(ctx context.Context, p *writerPart, next uint64) (prog
 	return progress, nil
 }
 
-// isPredecessor reports whether e is an event of this writer before f: one that a
-// process stored and no longer had in its spool when it died. An epoch has one
-// writer.
-func (w *Writer) isPredecessor(e Entry, f *frame) bool {
-	seq, _ := w.Last()
-	return e.Event != nil && e.Event.Epoch == w.epoch && e.Event.Seq == seq+1 && e.Event.Seq < f.seq
-}
-
-// isVoid reports whether e is void while w is the writer: it isn't an event of
-// the node, or it claims nothing and is of an epoch that isn't the writer's, or
-// its place is taken. Readers skip it, too. An event that this process has no key
-// for may be anything. A writer that hasn't claimed the node yet, see [Log.Begin], goes on behind nothing.
-func (w *Writer) isVoid(e Entry) bool {
-	seq, _ := w.Last()
-	if seq == 0 {
-		return false
-	}
-	if e.Event == nil {
-		return !errors.Is(e.Err, seal.ErrNoKey)
-	}
-	if e.Event.Epoch > w.epoch {
-		return !e.Event.Claims()
-	}
-	return e.Event.Epoch < w.epoch || e.Event.Seq <= seq
-}
-
 // passVoid lets a writer go on behind what is void.
-func (l *lane) passVoid(w *Writer, e Entry) {
+func (l *lane) passVoid(w *writerState, e Entry) {
+	l.log.noteStored(e.Pos)
 	w.followPosition(e.Pos)
 	l.log.metrics.void.Inc()
 	l.log.logger.Warn("a stranger's message on a node's subject is void: its writer goes on behind it", slog.String("run_id", w.run), slog.String("node_id", w.node),
@@ -148,7 +102,7 @@ func (l *lane) passVoid(w *Writer, e Entry) {
 
 // settleGone deals with a node that ends before the event its writer stored
 // last. Either a deposed leader answered, or the event is gone.
-func (l *lane) settleGone(ctx context.Context, w *Writer, pos uint64) (progress bool, err error) {
+func (l *lane) settleGone(ctx context.Context, w *writerState, pos uint64) (progress bool, err error) {
 	b, err := l.log.eventBounds(ctx)
 	switch {
 	case err != nil:
@@ -164,7 +118,7 @@ func (l *lane) settleGone(ctx context.Context, w *Writer, pos uint64) (progress 
 }
 
 // fenceWriter ends a writer; what it holds becomes dead letters.
-func (l *lane) fenceWriter(w *Writer, err error) {
+func (l *lane) fenceWriter(w *writerState, err error) {
 	w.failWith(err)
 	l.log.metrics.fenced.Inc()
 	l.log.logger.Warn("a writer is fenced", slog.String("run_id", w.run), slog.String("node_id", w.node),
@@ -192,15 +146,15 @@ func fencedBy(e Entry) error {
 // it knew to be stored. The leader is asked what has become of them before any
 // is sent.
 func (l *lane) adoptFrames(ctx context.Context, frames []*frame) error {
-	fresh := map[*Writer]bool{}
+	fresh := map[*writerState]bool{}
 	for _, f := range frames {
 		if f.w != nil || f.run == "" {
 			continue
 		}
-		w := l.ghosts[f.key()]
+		w := l.ghosts[f.writerKey()]
 		if w == nil {
-			w = newWriter(l.log, l, f.run, f.node, f.epoch, f.afterSeq, f.afterPos)
-			l.ghosts[f.key()], l.unsettled[w] = w, true
+			w = newState(l.log.names, f.run, f.node, f.epoch, f.afterSeq, f.afterPos)
+			l.ghosts[f.writerKey()], l.unsettled[w] = w, true
 		}
 		f.w = w
 	}
@@ -215,7 +169,7 @@ func (l *lane) adoptFrames(ctx context.Context, frames []*frame) error {
 	return l.settleFresh(ctx, frames, fresh)
 }
 
-func (l *lane) settleFresh(ctx context.Context, frames []*frame, fresh map[*Writer]bool) error {
+func (l *lane) settleFresh(ctx context.Context, frames []*frame, fresh map[*writerState]bool) error {
 	var theirs []*frame
 	for _, f := range frames {
 		if fresh[f.w] {

@@ -1,6 +1,9 @@
 package eventlog
 
 import (
+	"context"
+	"fmt"
+
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -39,4 +42,61 @@ func (l *Log) StoredForm(data []byte) (small []byte, blobs map[string][]byte, er
 		return data, nil, nil
 	}
 	return wire.Externalize(data, l.inlineLimit())
+}
+
+// headroom is what a message may need beyond its event: headers and subject.
+const headroom = 4 << 10
+
+// inlineLimit is the size of an event above which it gives fields to the object store.
+func (l *Log) inlineLimit() int {
+	limit := min(l.o.BlobLimit, int(l.nc.MaxPayload())-headroom)
+	if l.maxMsgSize > 0 {
+		limit = min(limit, l.maxMsgSize-headroom)
+	}
+	if l.o.Keys != nil {
+		limit = limit/4*3 - headroom // a box is base64
+	}
+	return limit
+}
+
+// Blob returns the content of a blob by its SHA-256, or [ErrBlobMissing].
+func (l *Log) Blob(ctx context.Context, sha256 string) ([]byte, error) {
+	data, err := l.StoredBlob(ctx, sha256)
+	if err == nil {
+		data, err = l.o.Keys.OpenBlob(sha256, data)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("eventlog: blob %s: %w", sha256, err)
+	}
+	return data, nil
+}
+
+// StoredBlob is [Log.Blob] as it is stored: sealed, if the log has keys.
+func (l *Log) StoredBlob(ctx context.Context, sha256 string) ([]byte, error) {
+	return l.blobs.getBlob(ctx, sha256)
+}
+
+// Inline returns the event with its blobs put back, or as it is if it has none.
+func (l *Log) Inline(ctx context.Context, e *wire.Event) (*wire.Event, error) {
+	return Inline(ctx, l, e)
+}
+
+// Inline is [Log.Inline] of any reader.
+func Inline(ctx context.Context, from Reader, e *wire.Event) (*wire.Event, error) {
+	if len(e.Blobs) == 0 {
+		return e, nil
+	}
+	data, err := wire.Encode(e)
+	if err != nil {
+		return nil, fmt.Errorf("eventlog: inline: %w", err)
+	}
+	data, err = wire.Inline(data, func(sum string) ([]byte, error) { return from.Blob(ctx, sum) })
+	if err != nil {
+		return nil, fmt.Errorf("eventlog: inline: %w", err)
+	}
+	whole, err := wire.Decode(data)
+	if err != nil {
+		return nil, fmt.Errorf("eventlog: inline: %w", err)
+	}
+	return whole, nil
 }

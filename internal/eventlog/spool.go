@@ -63,16 +63,16 @@ type spool struct {
 	stale                        []string // files that are to be removed
 }
 
-// trouble says what the disk refuses at present.
-func (s *spool) trouble() error {
+// lastRefusal says what the disk refuses at present.
+func (s *spool) lastRefusal() error {
 	if s == nil {
 		return nil
 	}
 	return errors.Join(s.unwritten, s.unread, s.unremoved, s.robbed)
 }
 
-// again tries once more what was refused and no caller waits for.
-func (s *spool) again() {
+// retryRefused tries once more what was refused and no caller waits for.
+func (s *spool) retryRefused() {
 	if s != nil {
 		s.remove()
 		_ = s.putBack(s.segments) // it is told, and tried again
@@ -206,8 +206,8 @@ func (s *spool) closeSegment() error {
 	return s.segments[len(s.segments)-1].file.Sync()
 }
 
-// leave leaves what is in the spool to the next process.
-func (s *spool) leave() error {
+// leaveFiles leaves what is in the spool to the next process.
+func (s *spool) leaveFiles() error {
 	err := errors.Join(s.putBack(s.segments), s.closeSegment())
 	for _, g := range s.segments {
 		err = errors.Join(err, g.close())

@@ -264,7 +264,7 @@ func TestSpoolGenerations(t *testing.T) {
 // A predecessor is an event of the writer's own epoch: what another writer has stored
 // behind its claim is none, whatever its number.
 func TestPrecedes(t *testing.T) {
-	w := &Writer{epoch: 2, seq: 4, pos: 9}
+	w := &writerState{epoch: 2, seq: 4, pos: 9}
 	f := &frame{seq: 7}
 	for _, tt := range []struct {
 		epoch, seq uint64

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"code.wake.dev/wake/internal/tracing"
 )
 
 // errProgress means that less is left to store than before.
@@ -177,7 +179,7 @@ func (l *lane) pendingFrames(ctx context.Context, frames []*frame) ([]*frame, er
 		return nil, err
 	}
 	pending := make([]*frame, 0, len(frames))
-	next := make(map[*Writer]uint64)
+	next := make(map[*writerState]uint64)
 	for _, f := range frames {
 		switch {
 		case f.gone:
@@ -206,7 +208,7 @@ func isStored(f *frame) bool {
 // canStore reports whether f may be stored. next has the seq that comes next for
 // each writer; a gap, which only a damaged spool can leave, fences the writer,
 // since readers rely on there being none.
-func (l *lane) canStore(f *frame, next map[*Writer]uint64) bool {
+func (l *lane) canStore(f *frame, next map[*writerState]uint64) bool {
 	want, ok := next[f.w]
 	if !ok {
 		seq, _ := f.w.Last()
@@ -221,4 +223,106 @@ func (l *lane) canStore(f *frame, next map[*Writer]uint64) bool {
 	}
 	next[f.w] = f.seq + 1
 	return !f.w.isFenced()
+}
+
+// storeQueued stores what is queued until the lane is closed and empty, or ctx ends.
+func (l *lane) storeQueued(ctx context.Context) error {
+	l.in = make(chan *nats.Msg, lettersAtOnce+16)
+	l.inbox = l.log.nc.NewInbox()
+	subjects := []string{l.inbox + ".*", l.log.leaderSubject()}
+	if l == l.log.dead {
+		subjects = subjects[:1] // another stream
+	}
+	for _, subject := range subjects {
+		sub, err := l.log.nc.ChanSubscribe(subject, l.in)
+		if err != nil {
+			return fmt.Errorf("subscribe: %w", err)
+		}
+		defer sub.Unsubscribe() //nolint:errcheck // the connection is gone then
+	}
+	l.status = l.log.nc.StatusChanged(nats.RECONNECTING, nats.CLOSED, nats.CONNECTED)
+	defer l.log.nc.RemoveStatusListener(l.status)
+	for {
+		taken, err := l.takeBatch(ctx)
+		if len(taken) == 0 {
+			return l.leaveQueue(err)
+		}
+		begun := time.Now()
+		span := l.beginSpan(ctx, taken, begun)
+		err = l.storeFrames(ctx, taken)
+		tracing.Fail(span, err)
+		span.End()
+		l.parent = ""
+		if err != nil {
+			return l.leaveQueue(err)
+		}
+		if l != l.log.dead {
+			l.log.metrics.batches.Inc()
+			l.log.metrics.took.Observe(time.Since(begun).Seconds())
+		}
+		l.removeOldest(len(taken))
+	}
+}
+
+// takeBatch waits for frames and returns as many as a batch may hold, without
+// removing them. It returns none when the lane is closed and empty.
+func (l *lane) takeBatch(ctx context.Context) ([]*frame, error) {
+	for wait := newPauses(l.log.o.MaxBackoff); ; {
+		taken, over, refused := l.tryTake()
+		if over || len(taken) > 0 {
+			return taken, nil
+		}
+		again := make(<-chan time.Time) // never
+		if refused {
+			again = time.After(wait.nextPause())
+		}
+		select {
+		case <-l.wake:
+		case <-again:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// tryTake is take without waiting. refused says that the disk refuses something, so that it is
+// worth another try.
+func (l *lane) tryTake() (taken []*frame, over, refused bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.queue.disk.retryRefused()
+	unread := l.queue.fillWindow()
+	refused = l.tellHealth()
+	if unread != nil {
+		return nil, false, true
+	}
+	n := batchLen(l.queue.window, l.maxBatch)
+	return l.queue.window[:n:n], l.closing && l.queue.isEmpty(), refused
+}
+
+// leaveQueue leaves what is queued to the next process and tells waiting callers.
+func (l *lane) leaveQueue(cause error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closing = true
+	l.wakeWaiters()
+	if errors.Is(cause, context.Canceled) {
+		cause = nil
+	}
+	left := len(l.queue.window)
+	for _, f := range l.queue.window {
+		if f.w != nil {
+			f.w.releaseWaiters(ErrClosed)
+		}
+	}
+	for _, w := range l.queue.writers {
+		w.releaseWaiters(ErrClosed)
+	}
+	if l.queue.disk == nil {
+		if left > 0 {
+			return errors.Join(cause, fmt.Errorf("%w: %d", ErrLost, left))
+		}
+		return cause
+	}
+	return errors.Join(cause, l.queue.spillWindow(), l.queue.disk.leaveFiles())
 }

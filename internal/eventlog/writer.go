@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"code.wake.dev/wake/pkg/wire"
@@ -15,11 +14,10 @@ import (
 // claims the node. It may be used by many goroutines; their events are stored in
 // the order of the calls.
 type Writer struct {
-	log       *Log
-	lane      *lane
-	run, node string
-	epoch     uint64
-	expect    string // the subject of its expectations
+	*writerState
+
+	log  *Log
+	lane *lane
 
 	// turn is held by the call that numbers events and queues them: the order of
 	// numbers is the order of the queue.
@@ -28,36 +26,12 @@ type Writer struct {
 	dropped int64  // deltas since the last storage_failure event
 	since   time.Time
 	held    []heldText // ends of texts that may be the beginning of a secret; never changed in place
-
-	fenced   chan struct{} // closed once err is an ErrFenced
-	onFenced func()        // called then; under mu
-
-	mu      sync.Mutex
-	seq     uint64 // of the last event that is known to be stored
-	pos     uint64 // its position: what the next one follows; 0: none
-	err     error  // why the writer takes no more events
-	over    bool   // nothing more is going to be stored
-	waiters []waiter
-}
-
-// waiter waits until the event numbered seq is stored.
-type waiter struct {
-	seq  uint64
-	done chan<- appendOutcome
-}
-
-type appendOutcome struct {
-	pos uint64
-	err error
 }
 
 func newWriter(l *Log, lane *lane, run, node string, epoch, seq, pos uint64) *Writer {
 	return &Writer{
-		log: l, lane: lane, run: run, node: node, epoch: epoch,
-		expect: l.names.NodeEvents(run, node),
-		turn:   make(chan struct{}, 1),
-		next:   seq + 1, seq: seq, pos: pos,
-		fenced: make(chan struct{}),
+		writerState: newState(l.names, run, node, epoch, seq, pos),
+		log:         l, lane: lane, turn: make(chan struct{}, 1), next: seq + 1,
 	}
 }
 
@@ -137,44 +111,6 @@ func (w *Writer) Close(ctx context.Context) error {
 	err := w.Flush(ctx)
 	w.failWith(ErrClosed)
 	return err
-}
-
-// Fenced returns a channel that is closed when another writer writes the node.
-// The owner of w must then give the node up.
-func (w *Writer) Fenced() <-chan struct{} { return w.fenced }
-
-// OnFenced has a function called when the channel of Fenced is closed, at once if it is; nil: none. It must take no time.
-func (w *Writer) OnFenced(call func()) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.onFenced = call
-	select {
-	case <-w.fenced:
-		if call != nil {
-			call()
-		}
-	default:
-	}
-}
-
-// Err returns why the writer takes no more events: nil, an [ErrFenced] that names
-// what replaced it, or [ErrClosed].
-func (w *Writer) Err() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.err
-}
-
-func (w *Writer) isFenced() bool { return errors.Is(w.Err(), ErrFenced) }
-
-// Epoch returns the epoch that was claimed.
-func (w *Writer) Epoch() uint64 { return w.epoch }
-
-// Last returns the seq and the position of the last event that is stored.
-func (w *Writer) Last() (seq, pos uint64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.seq, w.pos
 }
 
 // Settled reports whether all that was taken is stored. It isn't while the end of a
@@ -291,7 +227,7 @@ func (w *Writer) encodeFrames(events []*wire.Event, clean bool) ([]*frame, error
 		unit[i] = &frame{
 			run: w.run, node: w.node, epoch: w.epoch, seq: e.Seq,
 			subject: w.log.names.Event(w.run, w.node, string(e.Type().Kind())),
-			data:    data, blobs: blobs, more: i+1 < len(events), w: w,
+			data:    data, blobs: blobs, more: i+1 < len(events), w: w.writerState,
 		}
 	}
 	return unit, nil
@@ -325,29 +261,6 @@ func (w *Writer) reportDropped(ctx context.Context) error {
 	return nil
 }
 
-// awaitStored registers done to be told when the event numbered seq is stored.
-func (w *Writer) awaitStored(seq uint64, done chan<- appendOutcome) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	switch {
-	case seq <= w.seq:
-		done <- appendOutcome{pos: w.pos}
-	case w.over:
-		done <- appendOutcome{err: w.err}
-	default:
-		w.waiters = append(w.waiters, waiter{seq, done})
-	}
-}
-
-// forgetWaiter drops the waiter for an event that wasn't queued after all.
-func (w *Writer) forgetWaiter(seq uint64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if n := len(w.waiters); n > 0 && w.waiters[n-1].seq == seq {
-		w.waiters = w.waiters[:n-1]
-	}
-}
-
 func (w *Writer) waitStored(ctx context.Context, verb string, done <-chan appendOutcome) (uint64, error) {
 	select {
 	case o := <-done:
@@ -374,64 +287,4 @@ func (w *Writer) waitStored(ctx context.Context, verb string, done <-chan append
 
 func (w *Writer) writeError(verb string, err error) error {
 	return fmt.Errorf("eventlog: %s %s/%s: %w", verb, w.run, w.node, err)
-}
-
-// noteStored notes that the event numbered seq is at pos.
-func (w *Writer) noteStored(seq, pos uint64) {
-	w.log.noteStored(pos)
-	w.log.metrics.events.Inc()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.seq, w.pos = seq, pos
-	n := 0
-	for n < len(w.waiters) && w.waiters[n].seq <= seq {
-		w.waiters[n].done <- appendOutcome{pos: pos}
-		n++
-	}
-	w.waiters = w.waiters[n:]
-}
-
-// followPosition makes the writer expect pos, which holds nothing of its own, before its
-// next event.
-func (w *Writer) followPosition(pos uint64) {
-	w.log.noteStored(pos)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.pos = pos
-}
-
-// failWith makes the writer refuse events. If err is an ErrFenced, waiting callers
-// get it too.
-func (w *Writer) failWith(err error) {
-	w.mu.Lock()
-	if errors.Is(w.err, ErrFenced) {
-		w.mu.Unlock()
-		return
-	}
-	w.err = err
-	isFenced := errors.Is(err, ErrFenced)
-	if isFenced {
-		close(w.fenced)
-		if w.onFenced != nil {
-			w.onFenced()
-		}
-	}
-	w.mu.Unlock()
-	if isFenced {
-		w.releaseWaiters(err)
-	}
-}
-
-// releaseWaiters tells waiting callers that what they wait for isn't going to happen.
-func (w *Writer) releaseWaiters(err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.over = true
-	if w.err == nil {
-		w.err = err
-	}
-	for _, wait := range w.waiters {
-		wait.done <- appendOutcome{err: err}
-	}
-	w.waiters = nil
 }

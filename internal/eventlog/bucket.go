@@ -16,6 +16,113 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
+// Bucket is a key-value bucket. Its values are sealed if the log has keys.
+type Bucket struct {
+	log *Log
+	kv  jetstream.KeyValue
+}
+
+// Bucket returns a bucket of the server, which is asked once whether it has it.
+func (l *Log) Bucket(ctx context.Context, name string) (*Bucket, error) {
+	if b, opened := l.buckets.Load(name); opened {
+		return b.(*Bucket), nil //nolint:forcetypeassert // nothing else is stored there
+	}
+	kv, err := l.js.KeyValue(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", name, err)
+	}
+	b := &Bucket{l, kv}
+	l.buckets.Store(name, b)
+	return b, nil
+}
+
+func (b *Bucket) keySubject(key string) string { return Place(b.kv.Bucket(), key) }
+
+// Place is what the value of a key of a bucket is sealed for: the subject that it is
+// stored on.
+func Place(bucket, key string) string { return "$KV." + bucket + "." + key }
+
+// Get returns the value of a key and its revision, or [jetstream.ErrKeyNotFound].
+// With [seal.ErrNoKey] and [seal.ErrForged] it returns the revision too.
+func (b *Bucket) Get(ctx context.Context, key string) (value []byte, revision uint64, err error) {
+	stored, revision, err := b.Stored(ctx, key)
+	if err != nil {
+		return nil, revision, err
+	}
+	value, err = b.log.o.Keys.OpenValue(b.keySubject(key), stored)
+	return value, revision, err
+}
+
+// Stored is [Bucket.Get] of the value as it is stored: sealed, if the log has keys. It fails with [seal.ErrForged], too,
+// if the value should have a stamp.
+func (b *Bucket) Stored(ctx context.Context, key string) (value []byte, revision uint64, err error) {
+	if b.isStamped() {
+		return b.readStamped(ctx, key)
+	}
+	e, err := b.kv.Get(ctx, key)
+	if err != nil {
+		return nil, 0, err
+	}
+	return e.Value(), e.Revision(), nil
+}
+
+// Save replaces the value of a revision, 0 for none, and returns the new one. It
+// fails with [jetstream.ErrKeyExists] if that isn't the current revision.
+func (b *Bucket) Save(ctx context.Context, key string, value []byte, revision uint64) (uint64, error) {
+	stored, err := b.log.o.Keys.Value(b.keySubject(key), value)
+	if err != nil {
+		return 0, err
+	}
+	if b.isStamped() {
+		return b.saveStamped(ctx, key, stored, revision)
+	}
+	if revision == 0 {
+		return b.kv.Create(ctx, key, stored)
+	}
+	return b.kv.Update(ctx, key, stored, revision)
+}
+
+// All returns the entries of the keys that match a filter. One that can't be opened
+// fails all if its key is missing, and is left out if it is forged.
+func (b *Bucket) All(ctx context.Context, filter string) ([]keys.Entry, error) {
+	stored, err := keys.All(ctx, b.log.js, b.kv.Bucket(), filter)
+	if err != nil {
+		return nil, err
+	}
+	open := stored[:0]
+	for _, e := range stored {
+		e.Value, err = b.log.o.Keys.OpenValue(b.keySubject(e.Key), e.Value)
+		switch {
+		case err == nil:
+			open = append(open, e)
+		case errors.Is(err, seal.ErrNoKey):
+			return nil, fmt.Errorf("%s: %w", e.Key, err)
+		}
+	}
+	return open, nil
+}
+
+// Purge removes a key and its history.
+func (b *Bucket) Purge(ctx context.Context, key string) error { return b.kv.Purge(ctx, key) }
+
+// Snapshot returns the value of a run's snapshot and its revision, as [Bucket.Get] does.
+func (l *Log) Snapshot(ctx context.Context, run string) (value []byte, revision uint64, err error) {
+	b, err := l.Bucket(ctx, l.names.SnapshotsBucket())
+	if err != nil {
+		return nil, 0, err
+	}
+	return b.Get(ctx, l.names.SnapshotKey(run))
+}
+
+// Bookmark is [Log.Snapshot] of a bookmark.
+func (l *Log) Bookmark(ctx context.Context, run, label string) (value []byte, revision uint64, err error) {
+	b, err := l.Bucket(ctx, l.names.BookmarksBucket())
+	if err != nil {
+		return nil, 0, err
+	}
+	return b.Get(ctx, l.names.BookmarkKey(run, label))
+}
+
 // stampHeader is where a state that is stored on the server has its stamp, see [Options.Stamp].
 const stampHeader = "Wake-Stamp"
 
