@@ -2,12 +2,15 @@ package owner
 
 import (
 	"context"
+	"fmt"
+	"slices"
 
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/snapshot"
 	"code.wake.dev/wake/internal/tracing"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner/internal/command"
+	"code.wake.dev/wake/services/runner/internal/view"
 )
 
 // waitingCommands returns the commands to the run that wait for its owner. From here on
@@ -102,4 +105,54 @@ func (o *owner) answerCommand(ctx context.Context, e eventlog.Entry) ([]*wire.Ev
 		record.Reason, effects = err.Error(), nil
 	}
 	return append([]*wire.Event{{Payload: record, ExecID: cmd.ExecID}}, effects...), nil
+}
+
+// A run that has ended has no owner. What is said to it gives it one again, which claims it, answers, and
+// leaves, or goes on with it. It is registered before it is claimed, so a runner that finds a run that has ended
+// and is registered looks whether a command waits, as this owner may have died before it answered.
+
+// isAsked reports whether a command waits for an answer of a run that has ended.
+func (o *owner) isAsked(ctx context.Context) (bool, error) {
+	s := o.view.State
+	if !view.Ended(s.Status) || s.Imported != "" {
+		return false, nil
+	}
+	waiting, err := o.cfg.Commands.Read(ctx, o.runID, s.CommandPos)
+	if err != nil || len(waiting) == 0 {
+		return false, err
+	}
+	recorded, err := o.cfg.Commands.RecordsOfNone(ctx) // which former versions kept there
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(waiting, func(e eventlog.Entry) bool { return !recorded[e.Pos] }), nil
+}
+
+// answerEnded obeys the commands that wait for a run that has ended. It reports whether the run is
+// over all the same. What its former owner may not have come to end is ended first: it isn't on
+// record any more once the run goes on.
+func (o *owner) answerEnded(ctx context.Context) (over bool, err error) {
+	if o.def, err = o.cfg.Runs.Definition(o.view.State.Definition); err != nil {
+		return false, fmt.Errorf("definition of run %s: %w", o.runID, err)
+	}
+	kids := newChildren(o)
+	defer kids.close()
+	if err := kids.abortLeft(ctx); err != nil {
+		return false, err
+	}
+	waiting, err := o.waitingCommands(ctx)
+	if err != nil {
+		return false, err
+	}
+	if err := o.obeyAll(ctx, waiting); err != nil {
+		return false, err
+	}
+	if err := o.view.Wait(ctx, o.written); err != nil {
+		return false, err
+	}
+	if view.Ended(o.view.State.Status) {
+		return true, o.finishRun(ctx)
+	}
+	o.cfg.Logger.Info("run goes on that had failed", "run", o.runID)
+	return false, nil
 }

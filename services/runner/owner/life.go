@@ -21,12 +21,6 @@ import (
 	"code.wake.dev/wake/services/runner/internal/view"
 )
 
-var (
-	errDrained = errors.New("the runner is ending")
-	errParked  = errors.New("the run is parked")
-	errWaits   = errors.New("the run waits")
-)
-
 // ownRun owns the run, in turns, until it has ended, ctx ends, or another owner has it. It returns when the first turn has
 // ended.
 func (o *owner) ownRun(ctx context.Context, live *sync.WaitGroup) error {
@@ -405,9 +399,6 @@ func (o *owner) reportBegun() {
 
 // canStartRun reports whether the request says what a new run is to do.
 func (o *owner) canStartRun() bool { return o.def != nil || o.request.Fork != nil }
-
-// leaseKey names the lease of a node, or of the run.
-func (o *owner) leaseKey(node string) lease.Key { return lease.Key{Run: o.runID, Node: node} }
 
 // lastOwner is the process that may still act for a run, by the log and by what its
 // last owner left. An end says nothing of its owner: as long as that has something to do about it, it is registered.

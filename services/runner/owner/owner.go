@@ -2,6 +2,7 @@ package owner
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"code.wake.dev/wake/internal/eventlog"
@@ -112,3 +113,21 @@ type anchors struct {
 	claim uint64               // position of the owner's claim: what is behind it is younger than begun
 	at    map[string]time.Time // by node
 }
+
+var (
+	errDrained = errors.New("the runner is ending")
+	errParked  = errors.New("the run is parked")
+	errWaits   = errors.New("the run waits")
+)
+
+// leaseKey names the lease of a node, or of the run.
+func (o *owner) leaseKey(node string) lease.Key { return lease.Key{Run: o.runID, Node: node} }
+
+// folder is what an owner knows of the folder of its run.
+type folder struct {
+	holder string    // the runner that has it
+	gone   time.Time // since when neither that runner nor the folder is there; zero: one is
+}
+
+// isBound reports whether the nodes of the run stay with the folder of the run.
+func (o *owner) isBound() bool { return o.def.Workspace == "" || o.def.Workspace == "run" }

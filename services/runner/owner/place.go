@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"strings"
 	"time"
 
 	"code.wake.dev/wake/pkg/subjects"
@@ -13,12 +12,6 @@ import (
 	"code.wake.dev/wake/services/runner/internal/tenure"
 	"code.wake.dev/wake/services/runner/internal/view"
 )
-
-// folder is what an owner knows of the folder of its run.
-type folder struct {
-	holder string    // the runner that has it
-	gone   time.Time // since when neither that runner nor the folder is there; zero: one is
-}
 
 // folderAttempts is how many owners may try to make the folder of a new run. The
 // pauses between them double, from tenure.FirstPause on: they take half a minute together.
@@ -62,20 +55,6 @@ func (o *owner) failAtOnce(ctx context.Context, begin []*wire.Event, reason stri
 		FlowName: o.def.Name, Status: wire.FlowStatusFailed, Error: reason,
 	}}))
 }
-
-// holderOf returns the runner that has the folder of a run, by the pools of its
-// nodes; self if they don't say.
-func holderOf(s *wire.State, self string) string {
-	for _, n := range s.Nodes {
-		if runner, ok := strings.CutPrefix(n.Pool, poolPrefix); ok {
-			return runner
-		}
-	}
-	return self
-}
-
-// isBound reports whether the nodes of the run stay with the folder of the run.
-func (o *owner) isBound() bool { return o.def.Workspace == "" || o.def.Workspace == "run" }
 
 // placeNode says which runners may take a node.
 func (o *owner) placeNode(e *wire.Event) {

@@ -3,11 +3,13 @@ package owner
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"code.wake.dev/wake/internal/tracing"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner/internal/registry"
+	"code.wake.dev/wake/services/runner/internal/tenure"
 )
 
 // takePlace takes what an earlier owner knew of the run, and tries the run out if that is due. It reports whether the run is
@@ -76,4 +78,39 @@ func (o *owner) deregisterRun(ctx context.Context) error {
 		return nil
 	}
 	return o.cfg.Registry.Remove(ctx, o.runID, revision)
+}
+
+// holderOf returns the runner that has the folder of a run, by the pools of its
+// nodes; self if they don't say.
+func holderOf(s *wire.State, self string) string {
+	for _, n := range s.Nodes {
+		if runner, ok := strings.CutPrefix(n.Pool, poolPrefix); ok {
+			return runner
+		}
+	}
+	return self
+}
+
+// tryOut begins the trial of a run that another process has left without giving it back.
+func (o *owner) tryOut(ctx context.Context, reg registry.Registration) error {
+	o.trial.count = 0
+	if reg.Incarnation != o.cfg.Log.Incarnation() {
+		return nil // it is new
+	}
+	o.trial.count, o.trial.last = reg.Trials, reg
+	if reg.Process != o.cfg.Process && reg.Released == 0 {
+		o.trial.count++
+	}
+	if o.trial.count < 2 || o.trial.leave != nil {
+		return nil
+	}
+	select {
+	case o.cfg.alone <- struct{}{}:
+		o.trial.leave = func() { <-o.cfg.alone }
+		return nil
+	case <-o.lease.Lost():
+		return tenure.ErrLeaseLost
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }

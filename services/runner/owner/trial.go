@@ -8,33 +8,7 @@ import (
 
 	"code.wake.dev/wake/internal/lease"
 	"code.wake.dev/wake/pkg/wire"
-	"code.wake.dev/wake/services/runner/internal/registry"
-	"code.wake.dev/wake/services/runner/internal/tenure"
 )
-
-// tryOut begins the trial of a run that another process has left without giving it back.
-func (o *owner) tryOut(ctx context.Context, reg registry.Registration) error {
-	o.trial.count = 0
-	if reg.Incarnation != o.cfg.Log.Incarnation() {
-		return nil // it is new
-	}
-	o.trial.count, o.trial.last = reg.Trials, reg
-	if reg.Process != o.cfg.Process && reg.Released == 0 {
-		o.trial.count++
-	}
-	if o.trial.count < 2 || o.trial.leave != nil {
-		return nil
-	}
-	select {
-	case o.cfg.alone <- struct{}{}:
-		o.trial.leave = func() { <-o.cfg.alone }
-		return nil
-	case <-o.lease.Lost():
-		return tenure.ErrLeaseLost
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
 
 // passTrial ends the trial: the owner has decided, and lives.
 func (o *owner) passTrial(ctx context.Context) error {

@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
-	"slices"
-	"strings"
 	"time"
 
 	"code.wake.dev/wake/internal/agent"
@@ -16,28 +13,6 @@ import (
 	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/pkg/wire"
 )
-
-// agentInput is the input of an agent node.
-type agentInput struct {
-	Provider string   `json:"provider"`
-	Prompt   wire.Raw `json:"prompt"`
-	Messages wire.Raw `json:"messages"`
-	agent.Options
-
-	provider agent.Provider
-	name     string // of the provider
-	can      agent.Capabilities
-	// begun says that a call may have begun although the agent hasn't said so.
-	begun bool
-}
-
-// FixtureProvider is what recorded agents are called.
-const FixtureProvider = "fixture"
-
-// defaultProvider acts in nodes that name none.
-const defaultProvider = "claude"
-
-var errNoProvider = errors.New("unknown provider")
 
 // runAgent drives the agent of the node and returns the events that end the
 // execution.
@@ -79,12 +54,6 @@ func (x *execution) runAgent(ctx context.Context) ([]*wire.Event, error) {
 		}
 	}
 }
-
-// agentProgram is the name of the agent among the programs of an execution.
-const agentProgram = "agent"
-
-// maxLost is how many keepers an execution may lose.
-const maxLost = 3
 
 // attachAgent goes on with an agent that is at work, or with what there is of one that was.
 func (x *execution) attachAgent(ctx context.Context, in *agentInput) ([]*wire.Event, error) {
@@ -211,91 +180,4 @@ func (x *execution) newRequest(in *agentInput) *agent.Request {
 // isSubAgent reports whether an agent has started this one, which starts none itself.
 func (x *execution) isSubAgent() bool {
 	return x.state.ParentCall != "" && x.state.FlowName == subAgentName
-}
-
-// agentInput reads the input of the node, replaces the settings that are
-// overridden, and finds the provider.
-func (x *execution) agentInput() (in *agentInput, err error) {
-	in = new(agentInput)
-	if err := wire.Unmarshal(x.entry.Input, in); err != nil {
-		return in, fmt.Errorf("input of the node: %w", err)
-	}
-	if in.Prompt == nil {
-		in.Prompt = in.Messages
-	}
-	modes := []string{in.PermissionMode}
-	if err := overrideOptions(&in.Options, x.state.Overrides, x.def, x.offer.NodeID); err != nil {
-		return in, fmt.Errorf("overrides: %w", err)
-	}
-	if err := x.optionSecrets(&in.Options); err != nil {
-		return in, err
-	}
-	if len(x.cfg.Prices) > 0 {
-		prices := maps.Clone(x.cfg.Prices)
-		maps.Copy(prices, in.Prices)
-		in.Prices = prices
-	}
-	in.Cwd = x.resolveDir(in.Cwd)
-	in.Decide = x.awaitDecision
-	if in.provider, in.name, err = x.findProvider(in.Provider); err != nil {
-		return in, err
-	}
-	in.can = in.provider.Capabilities()
-	in.begun = in.can.TellsLate || !in.can.SaysBegin && slices.ContainsFunc(append(modes, in.PermissionMode), func(mode string) bool { return !bypassesApproval(mode) })
-	return in, nil
-}
-
-// applyOptions replaces the options that are given.
-func applyOptions(o *agent.Options, given map[string]wire.Raw) error {
-	raw, err := wire.Marshal(given)
-	if err != nil {
-		return err
-	}
-	env := o.Env
-	o.Env = nil
-	if err := wire.Unmarshal(raw, o); err != nil {
-		return err
-	}
-	if len(env) > 0 {
-		all := maps.Clone(env)
-		maps.Copy(all, o.Env)
-		o.Env = all
-	}
-	return nil
-}
-
-// findProvider returns the agent that acts in the node. In a run with fixtures no
-// other agent can be reached.
-func (x *execution) findProvider(name string) (agent.Provider, string, error) {
-	if dir := x.state.Fixtures; dir != "" {
-		if x.cfg.Fixtures == nil {
-			return nil, "", errors.New("this runner has no fixtures")
-		}
-		p, err := x.cfg.Fixtures(dir)
-		return p, FixtureProvider, err
-	}
-	if name == "" {
-		name = defaultProvider
-	}
-	p, ok := x.cfg.Providers[name]
-	if !ok {
-		return nil, "", fmt.Errorf("%w %q", errNoProvider, name)
-	}
-	return p, name, nil
-}
-
-// maxTask is the length of the one-line task of an agent in runes.
-const maxTask = 120
-
-// taskLine returns the first line of a prompt.
-func taskLine(prompt wire.Raw) string {
-	text, ok := prompt.Text()
-	if !ok {
-		return ""
-	}
-	line, _, _ := strings.Cut(strings.TrimSpace(text), "\n")
-	if r := []rune(line); len(r) > maxTask {
-		return string(r[:maxTask-1]) + "…"
-	}
-	return line
 }

@@ -51,26 +51,6 @@ func (x *execution) attemptNode(ctx context.Context, missing error) ([]*wire.Eve
 	return nil, &failure{message: fmt.Sprintf("a worker can't execute a node of type %q", x.node.Type), kind: wire.ErrorStartFailed}
 }
 
-// endHalted ends an execution that is to begin nothing. If the runner ends, the keeper of an earlier worker stays.
-func (x *execution) endHalted() error {
-	paused := x.halt.isTold() && x.halt.reason != run.CauseShutdown
-	if paused || !x.hold.canLeave() || !x.hold.inherited {
-		return errHalted
-	}
-	x.hold.leaveKeeper()
-	return errLeft
-}
-
-// leaveForced leaves the processes to their keeper if ctx, that of the work, has ended only since the runner's time to
-// drain is over. It reports whether they are left.
-func (x *execution) leaveForced(ctx context.Context) bool {
-	if context.Cause(ctx) != context.Canceled || !x.hold.canLeave() { //nolint:errorlint // a cause that wraps it is another one
-		return false
-	}
-	x.hold.leaveKeeper()
-	return true
-}
-
 // recordEnd records the end of the execution: its last events and its outcome in one
 // commit. What had an outcome before it was interrupted keeps it; what was
 // interrupted has none and stays open: the node is given back, unless processes of it may be at work. It reports whether

@@ -1,12 +1,14 @@
 package work
 
 import (
+	"context"
 	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
 
 	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -65,4 +67,24 @@ func (x *execution) errorEvent(f *failure) *wire.Event {
 
 func (x *execution) completeEvent(output wire.Raw) *wire.Event {
 	return &wire.Event{Payload: &wire.NodeComplete{Output: output, DurationMs: time.Since(x.started).Milliseconds()}}
+}
+
+// endHalted ends an execution that is to begin nothing. If the runner ends, the keeper of an earlier worker stays.
+func (x *execution) endHalted() error {
+	paused := x.halt.isTold() && x.halt.reason != run.CauseShutdown
+	if paused || !x.hold.canLeave() || !x.hold.inherited {
+		return errHalted
+	}
+	x.hold.leaveKeeper()
+	return errLeft
+}
+
+// leaveForced leaves the processes to their keeper if ctx, that of the work, has ended only since the runner's time to
+// drain is over. It reports whether they are left.
+func (x *execution) leaveForced(ctx context.Context) bool {
+	if context.Cause(ctx) != context.Canceled || !x.hold.canLeave() { //nolint:errorlint // a cause that wraps it is another one
+		return false
+	}
+	x.hold.leaveKeeper()
+	return true
 }

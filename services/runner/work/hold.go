@@ -480,3 +480,9 @@ func (h *hold) removeJournals(recorded bool) {
 		h.cfg.Logger.Warn("journal not removed", "run", h.label.Run, "node", h.label.Node, "error", err)
 	}
 }
+
+// agentProgram is the name of the agent among the programs of an execution.
+const agentProgram = "agent"
+
+// maxLost is how many keepers an execution may lose.
+const maxLost = 3
