@@ -82,8 +82,8 @@ func (c *chat) callService(text string) error {
 	return c.service.Send(Harmless(text), &types.Params{})
 }
 
-// close waits for the call that goes on: each service bounds its own.
-func (c *chat) close() {
+// closeSender waits for the call that goes on: each service bounds its own.
+func (c *chat) closeSender() {
 	if c.running != nil {
 		<-c.running //nolint:errcheck // its outcome isn't needed any more
 	}

@@ -109,7 +109,7 @@ func (d *Deliverer) runTargets(ctx context.Context, rules *Rules, changed <-chan
 		if err != nil {
 			return err
 		}
-		running.Go(func() { t.run(ctx) })
+		running.Go(func() { t.runTarget(ctx) })
 	}
 	select {
 	case <-changed:
@@ -141,6 +141,6 @@ func Test(ctx context.Context, c Config, rules *Rules, name string, names subjec
 	if err != nil {
 		return errors.New(rules.Sinks[name].scrubText(err.Error()))
 	}
-	defer s.close()
+	defer s.closeSender()
 	return trySend(ctx, s, rules.Sinks[name], testNotification(name))
 }

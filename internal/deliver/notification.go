@@ -1,6 +1,7 @@
 package deliver
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/url"
@@ -144,4 +145,11 @@ func (e *sendError) Unwrap() error { return e.err }
 
 func finalError(format string, args ...any) error {
 	return &sendError{err: fmt.Errorf(format, args...), final: true}
+}
+
+// sender brings a notification to its sink, in one attempt that ends with ctx. It
+// is used by one goroutine. What it fails with may be a [*sendError].
+type sender interface {
+	sendNotification(ctx context.Context, n Notification) error
+	closeSender()
 }

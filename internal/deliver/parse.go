@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/url"
 	"os"
 	"path"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/fsnotify/fsnotify"
 
@@ -331,4 +333,41 @@ func Watch(ctx context.Context, file string, old []byte, changed func([]byte)) e
 			}
 		}
 	}
+}
+
+// minSecret is the length from which a part of an URL may be a secret. What is
+// shorter is part of many words.
+const minSecret = 4
+
+// publicWords are words of URLs that say nothing.
+var publicWords = []string{"http", "https", "hook", "hooks", "webhook", "scheme", "disabletls", "true", "token"}
+
+// addSecrets notes that a text must not be shown, and neither must the parts of an URL,
+// but for its scheme.
+func (s *Sink) addSecrets(text string, isURL bool) {
+	if isURL {
+		if _, rest, ok := strings.Cut(text, "://"); ok {
+			text = rest
+		}
+		if u, err := url.Parse("x://" + text); err == nil && sinkKinds()[s.Type].openHost {
+			text = u.User.String() + " " + u.Path + " " + u.RawQuery // the host may be shown
+		}
+	}
+	for _, form := range []string{text, unescapeQuery(text)} {
+		parts := strings.FieldsFunc(form, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
+		for _, p := range append(parts, form) {
+			if len(p) >= minSecret && !slices.Contains(publicWords, p) {
+				s.secrets = append(s.secrets, p)
+			}
+		}
+	}
+	slices.SortFunc(s.secrets, func(a, b string) int { return len(b) - len(a) })
+	s.secrets = slices.Compact(s.secrets)
+}
+
+func unescapeQuery(s string) string {
+	if u, err := url.QueryUnescape(s); err == nil {
+		return u
+	}
+	return s
 }

@@ -34,7 +34,7 @@ func newProgram(s *Sink, names subjects.Names) program {
 	return p
 }
 
-func (program) close() {}
+func (program) closeSender() {}
 
 func (p program) sendNotification(ctx context.Context, n Notification) error {
 	event, err := n.cloudEvent(p.names)

@@ -3,8 +3,10 @@ package deliver
 import (
 	"cmp"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"code.wake.dev/wake/pkg/wire"
@@ -170,3 +172,15 @@ func (q *Quiet) isEndless() bool { return q.from == q.to && (len(q.Days) == 0 ||
 func (s *Sink) attemptTimeout() time.Duration { return cmp.Or(s.Timeout, 10*time.Second) }
 func (s *Sink) maxAttempts() int              { return cmp.Or(s.Attempts, 30) }
 func (s *Sink) maxAge() time.Duration         { return cmp.Or(s.Expire, 24*time.Hour) }
+
+var urls = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^\s"']+`) })
+
+// scrubText takes URLs and secrets out of a text, such as an error of a library that
+// shows what it was given.
+func (s *Sink) scrubText(text string) string {
+	text = urls().ReplaceAllString(text, "URL")
+	for _, secret := range s.secrets {
+		text = strings.ReplaceAll(text, secret, "***")
+	}
+	return text
+}

@@ -7,11 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"regexp"
-	"slices"
 	"strings"
-	"sync"
-	"unicode"
 
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/subjects"
@@ -27,13 +23,6 @@ type Config struct {
 	Transport http.RoundTripper
 	// Link is by which an alert that asks something is answered; "": by none. It may be nil.
 	Link func(*wire.Alert) string
-}
-
-// sender brings a notification to its sink, in one attempt that ends with ctx. It
-// is used by one goroutine. What it fails with may be a [*sendError].
-type sender interface {
-	sendNotification(ctx context.Context, n Notification) error
-	close()
 }
 
 func newSender(c Config, s *Sink, names subjects.Names) (sender, error) {
@@ -74,56 +63,7 @@ func (t terminal) sendNotification(_ context.Context, n Notification) error {
 	return err
 }
 
-func (terminal) close() {}
-
-// minSecret is the length from which a part of an URL may be a secret. What is
-// shorter is part of many words.
-const minSecret = 4
-
-// publicWords are words of URLs that say nothing.
-var publicWords = []string{"http", "https", "hook", "hooks", "webhook", "scheme", "disabletls", "true", "token"}
-
-// addSecrets notes that a text must not be shown, and neither must the parts of an URL,
-// but for its scheme.
-func (s *Sink) addSecrets(text string, isURL bool) {
-	if isURL {
-		if _, rest, ok := strings.Cut(text, "://"); ok {
-			text = rest
-		}
-		if u, err := url.Parse("x://" + text); err == nil && sinkKinds()[s.Type].openHost {
-			text = u.User.String() + " " + u.Path + " " + u.RawQuery // the host may be shown
-		}
-	}
-	for _, form := range []string{text, unescapeQuery(text)} {
-		parts := strings.FieldsFunc(form, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
-		for _, p := range append(parts, form) {
-			if len(p) >= minSecret && !slices.Contains(publicWords, p) {
-				s.secrets = append(s.secrets, p)
-			}
-		}
-	}
-	slices.SortFunc(s.secrets, func(a, b string) int { return len(b) - len(a) })
-	s.secrets = slices.Compact(s.secrets)
-}
-
-func unescapeQuery(s string) string {
-	if u, err := url.QueryUnescape(s); err == nil {
-		return u
-	}
-	return s
-}
-
-var urls = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^\s"']+`) })
-
-// scrubText takes URLs and secrets out of a text, such as an error of a library that
-// shows what it was given.
-func (s *Sink) scrubText(text string) string {
-	text = urls().ReplaceAllString(text, "URL")
-	for _, secret := range s.secrets {
-		text = strings.ReplaceAll(text, secret, "***")
-	}
-	return text
-}
+func (terminal) closeSender() {}
 
 // kind is what there is to know of a type of sinks. A type of its own is an entry in [sinkKinds] and a sender.
 type kind struct {

@@ -64,10 +64,10 @@ type target struct {
 	tried    attemptCount
 }
 
-// run delivers until ctx ends.
-func (t *target) run(ctx context.Context) {
+// runTarget delivers until ctx ends.
+func (t *target) runTarget(ctx context.Context) {
 	t.patience = soon
-	defer t.sender.close()
+	defer t.sender.closeSender()
 	sub, err := t.d.log.Conn().Subscribe(t.d.log.Names().AllAlerts(), func(*nats.Msg) { t.signalHint() })
 	if err == nil {
 		defer func() { _ = sub.Unsubscribe() }() // fails if the connection is gone

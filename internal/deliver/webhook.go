@@ -41,7 +41,7 @@ func newPoster(transport http.RoundTripper, address string, headers map[string]s
 	return p
 }
 
-func (p poster) close() {
+func (p poster) closeSender() {
 	if p.own != nil {
 		p.own.CloseIdleConnections()
 	}

@@ -1,9 +1,8 @@
 package claude
 
 import (
-	"cmp"
 	"crypto/sha256"
-	"encoding/hex"
+	"fmt"
 	"strings"
 
 	"code.wake.dev/wake/internal/agent"
@@ -105,11 +104,6 @@ func (n *Normalizer) readBlock(t *thread, b wire.Raw) {
 	}
 }
 
-// emitRawBlock passes on a block that has no event of its own.
-func (n *Normalizer) emitRawBlock(t *thread, name string, b wire.Raw) {
-	n.emitForThread(t, &wire.RawMessage{Source: n.opt.Source, Name: name, Data: b})
-}
-
 // readProse is a whole block of text or thinking: an event if its pieces weren't.
 func (n *Normalizer) readProse(t *thread, kind, content, signature string) {
 	b := t.unmatchedBlock(kind)
@@ -149,10 +143,6 @@ func (t *thread) unmatchedBlock(kind string) *block {
 	return nil
 }
 
-// isTool reports whether a block of this type is a call: of the agent's own
-// tools, of the API's or of a remote MCP server.
-func isTool(kind string) bool { return strings.HasSuffix(kind, "tool_use") }
-
 func isToolResult(kind string) bool { return strings.HasSuffix(kind, "tool_result") }
 
 func (n *Normalizer) toolBlock(t *thread, b wire.Raw) {
@@ -174,47 +164,6 @@ func (t *thread) streamedCall(id string) *block {
 	return nil
 }
 
-// toolUse begins a call that a message made. It reports false if the call has
-// no id or name, or is another one under an id that is taken.
-func (n *Normalizer) toolUse(t *thread, message, id, name string, input wire.Raw) bool {
-	if id == "" || name == "" {
-		return false
-	}
-	if len(input) == 0 {
-		input = wire.Null
-	}
-	if c := n.calls[id]; c != nil {
-		if c.name != name {
-			return false
-		}
-		c.message = cmp.Or(c.message, message)
-		return true
-	}
-	turn := 0
-	if t.main {
-		turn = n.turn
-	}
-	n.calls[id] = &toolCall{thread: t, message: message, turn: turn, name: name, input: input, at: n.at, line: n.line}
-	n.open = append(n.open, id)
-	sum := sha256.Sum256(input)
-	e := n.emitForThread(t, &wire.ToolIntent{
-		ToolName: name, ToolInput: input, InputHash: hex.EncodeToString(sum[:]),
-		Idempotent: isReadOnlyTool(name), Batch: message,
-	})
-	e.CallID = id
-	return true
-}
-
-// isReadOnlyTool reports whether a tool only reads, so that a call of unknown
-// outcome may be made again.
-func isReadOnlyTool(tool string) bool {
-	switch tool {
-	case "Read", "Glob", "Grep", "LS", "NotebookRead", "TodoRead", "TaskList", "TaskGet", "TaskOutput", "BashOutput", "ToolSearch":
-		return true
-	}
-	return false
-}
-
 // assistantError is a message with which the program tells that the API failed.
 func (n *Normalizer) assistantError(t *thread, m wire.Raw, kind string) {
 	message := contentText(m.Get("message", "content"))
@@ -229,4 +178,30 @@ func (n *Normalizer) assistantError(t *thread, m wire.Raw, kind string) {
 		n.tally.active = true
 		n.tally.failed = kind
 	}
+}
+
+// rewritten is why a line that [Normalizer.isRewritten] is passed on.
+const rewritten = "the program wrote it again, under another uuid"
+
+// isRewritten reports whether a transcript has told all blocks of a line of the main thread before, and notes them. When a
+// session is resumed, some versions write messages anew, block by block: as a branch beside the first one, with their
+// times and ids, under other uuids. A line that follows the one with the same blocks says them again.
+func (n *Normalizer) isRewritten(t *thread, m wire.Raw, blocks []wire.Raw) bool {
+	at, uuid := m.TextAt("timestamp"), m.TextAt("uuid")
+	if n.opt.Format != Transcript || !t.main || at == "" || uuid == "" || len(blocks) == 0 {
+		return false
+	}
+	all := true
+	for _, b := range blocks {
+		sum := sha256.New()
+		for _, part := range [][]byte{[]byte(m.TextAt("type")), []byte(at), []byte(m.TextAt("message", "id")), b} {
+			sum.Write(fmt.Appendf(nil, "%d ", len(part)))
+			sum.Write(part)
+		}
+		key := [sha256.Size]byte(sum.Sum(nil))
+		before, told := n.written[key]
+		n.written[key] = uuid
+		all = all && told && before != uuid && before != m.TextAt("parentUuid")
+	}
+	return all
 }

@@ -310,10 +310,3 @@ func (s *session) expectEcho(id string) {
 		s.answers = slices.Clone(s.answers[1:])
 	}
 }
-
-// makeNormalizer returns the one of the session's program.
-func (s *session) makeNormalizer() *Normalizer {
-	return NewNormalizer(NormalizerOptions{
-		Blocks: s.request.Options.Blocks, SessionID: s.request.SessionID, Started: true, Prompt: s.request.Prompt, PriceOf: s.request.Options.Prices.Of,
-	})
-}

@@ -1,8 +1,10 @@
 package claude
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"slices"
 
 	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/pkg/wire"
@@ -391,4 +393,41 @@ type tally struct {
 	priced     bool
 	durationMs int64
 	numTurns   int64
+}
+
+// orderedThreads returns the threads, the main one first.
+func (n *Normalizer) orderedThreads() []*thread {
+	var out []*thread
+	for _, t := range n.threads {
+		out = append(out, t)
+	}
+	slices.SortFunc(out, func(a, b *thread) int {
+		if a.main != b.main {
+			if a.main {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(cmp.Compare(a.parent, b.parent), cmp.Compare(a.agent, b.agent))
+	})
+	return out
+}
+
+func (n *Normalizer) threadOf(key string) *thread {
+	t := n.threads[key]
+	if t == nil {
+		t = &thread{key: key, main: key == n.root, givenUp: make(map[string]*block)}
+		n.threads[key] = t
+	}
+	t.line = n.line
+	return t
+}
+
+// pointOf returns the id under which a line of the main thread stands in the
+// agent's session, and can be forked at. Sub-agents have conversations of their own.
+func pointOf(t *thread, m wire.Raw) string {
+	if !t.main {
+		return ""
+	}
+	return m.TextAt("uuid")
 }

@@ -164,3 +164,13 @@ func systemReminder(text string) string {
 	text = strings.NewReplacer("<system-reminder", "<system_reminder", "</system-reminder", "</system_reminder").Replace(text)
 	return "<system-reminder>\n" + text + "\n</system-reminder>"
 }
+
+// hookEvents are the events of hooks that the program tells of, and what it calls them. The
+// start and the end of the agent are wake's own. A turn is what the agent does from a
+// message of the user to its result.
+func hookEvents() map[string]string {
+	return map[string]string{
+		flow.HookPreToolUse: "PreToolUse", flow.HookPostToolUse: "PostToolUse", flow.HookPostToolUseFailure: "PostToolUseFailure",
+		flow.HookTurnStart: "UserPromptSubmit", flow.HookTurnEnd: "Stop",
+	}
+}

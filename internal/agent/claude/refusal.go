@@ -1,6 +1,9 @@
 package claude
 
 import (
+	"bytes"
+	"encoding/json"
+	"slices"
 	"strings"
 
 	"code.wake.dev/wake/pkg/wire"
@@ -63,4 +66,59 @@ func (n *Normalizer) limitOver(errorType string) int64 {
 		return 0
 	}
 	return n.limit
+}
+
+// correctRefusals returns a session file in which refusals that the program made up say what is true
+// of them: that the outcome of the call is unknown. The program forgets a call if its result is
+// missing, and what stands before a missing line. denied are calls that a decision refused.
+func correctRefusals(content []byte, denied []string) []byte {
+	if !bytes.Contains(content, []byte("The user doesn't want to ")) {
+		return content
+	}
+	said, err := json.Marshal(unrecorded)
+	if err != nil {
+		return content
+	}
+	var out bytes.Buffer
+	for line := range bytes.Lines(content) {
+		var m struct {
+			Message struct {
+				Content []resultBlock `json:"content"`
+			} `json:"message"`
+		}
+		if json.Unmarshal(line, &m) == nil {
+			for _, r := range m.Message.Content {
+				raw, text := r.rawText()
+				if r.Type == "tool_result" && r.IsError && isFeigned(text) && !slices.Contains(denied, r.ToolUseID) {
+					line = bytes.ReplaceAll(line, raw, said)
+				}
+			}
+		}
+		out.Write(line)
+	}
+	return out.Bytes()
+}
+
+// resultBlock is a block of a message that may have the result of a call.
+type resultBlock struct {
+	Type      string          `json:"type"`
+	ToolUseID string          `json:"tool_use_id"`
+	IsError   bool            `json:"is_error"`
+	Content   json.RawMessage `json:"content"`
+}
+
+// rawText returns the text of a result as it stands in its line, and what it says: "" if it isn't
+// one text.
+func (r resultBlock) rawText() (raw []byte, text string) {
+	var blocks []struct {
+		Text json.RawMessage `json:"text"`
+	}
+	raw = r.Content
+	if json.Unmarshal(raw, &blocks) == nil && len(blocks) == 1 {
+		raw = blocks[0].Text
+	}
+	if json.Unmarshal(raw, &text) != nil {
+		return nil, ""
+	}
+	return raw, text
 }

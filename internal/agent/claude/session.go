@@ -355,3 +355,10 @@ func (s *session) tellNormalizer() {
 }
 
 func nowMillis() int64 { return time.Now().UnixMilli() }
+
+// makeNormalizer returns the one of the session's program.
+func (s *session) makeNormalizer() *Normalizer {
+	return NewNormalizer(NormalizerOptions{
+		Blocks: s.request.Options.Blocks, SessionID: s.request.SessionID, Started: true, Prompt: s.request.Prompt, PriceOf: s.request.Options.Prices.Of,
+	})
+}

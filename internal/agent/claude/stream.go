@@ -29,16 +29,6 @@ func (n *Normalizer) threadOfLine(m wire.Raw) *thread {
 	return t
 }
 
-func (n *Normalizer) threadOf(key string) *thread {
-	t := n.threads[key]
-	if t == nil {
-		t = &thread{key: key, main: key == n.root, givenUp: make(map[string]*block)}
-		n.threads[key] = t
-	}
-	t.line = n.line
-	return t
-}
-
 // streamEvent takes a piece of a model's message as the API streams it.
 func (n *Normalizer) streamEvent(m wire.Raw) bool {
 	event := m.Get("event")

@@ -1,31 +1,8 @@
 package claude
 
 import (
-	"cmp"
-	"crypto/sha256"
-	"fmt"
-	"slices"
-
 	"code.wake.dev/wake/pkg/wire"
 )
-
-// orderedThreads returns the threads, the main one first.
-func (n *Normalizer) orderedThreads() []*thread {
-	var out []*thread
-	for _, t := range n.threads {
-		out = append(out, t)
-	}
-	slices.SortFunc(out, func(a, b *thread) int {
-		if a.main != b.main {
-			if a.main {
-				return -1
-			}
-			return 1
-		}
-		return cmp.Or(cmp.Compare(a.parent, b.parent), cmp.Compare(a.agent, b.agent))
-	})
-	return out
-}
 
 // readAttachment takes what the program put beside the conversation. A message
 // that was sent while the agent worked stands in a transcript only here.
@@ -81,39 +58,4 @@ func (n *Normalizer) endTranscript() {
 		y.durationMs, y.numTurns = max(0, n.at-n.first), int64(n.turn)
 		n.emitComplete()
 	}
-}
-
-// rewritten is why a line that [Normalizer.isRewritten] is passed on.
-const rewritten = "the program wrote it again, under another uuid"
-
-// isRewritten reports whether a transcript has told all blocks of a line of the main thread before, and notes them. When a
-// session is resumed, some versions write messages anew, block by block: as a branch beside the first one, with their
-// times and ids, under other uuids. A line that follows the one with the same blocks says them again.
-func (n *Normalizer) isRewritten(t *thread, m wire.Raw, blocks []wire.Raw) bool {
-	at, uuid := m.TextAt("timestamp"), m.TextAt("uuid")
-	if n.opt.Format != Transcript || !t.main || at == "" || uuid == "" || len(blocks) == 0 {
-		return false
-	}
-	all := true
-	for _, b := range blocks {
-		sum := sha256.New()
-		for _, part := range [][]byte{[]byte(m.TextAt("type")), []byte(at), []byte(m.TextAt("message", "id")), b} {
-			sum.Write(fmt.Appendf(nil, "%d ", len(part)))
-			sum.Write(part)
-		}
-		key := [sha256.Size]byte(sum.Sum(nil))
-		before, told := n.written[key]
-		n.written[key] = uuid
-		all = all && told && before != uuid && before != m.TextAt("parentUuid")
-	}
-	return all
-}
-
-// pointOf returns the id under which a line of the main thread stands in the
-// agent's session, and can be forked at. Sub-agents have conversations of their own.
-func pointOf(t *thread, m wire.Raw) string {
-	if !t.main {
-		return ""
-	}
-	return m.TextAt("uuid")
 }

@@ -1,0 +1,143 @@
+package claude
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// toolUse begins a call that a message made. It reports false if the call has
+// no id or name, or is another one under an id that is taken.
+func (n *Normalizer) toolUse(t *thread, message, id, name string, input wire.Raw) bool {
+	if id == "" || name == "" {
+		return false
+	}
+	if len(input) == 0 {
+		input = wire.Null
+	}
+	if c := n.calls[id]; c != nil {
+		if c.name != name {
+			return false
+		}
+		c.message = cmp.Or(c.message, message)
+		return true
+	}
+	turn := 0
+	if t.main {
+		turn = n.turn
+	}
+	n.calls[id] = &toolCall{thread: t, message: message, turn: turn, name: name, input: input, at: n.at, line: n.line}
+	n.open = append(n.open, id)
+	sum := sha256.Sum256(input)
+	e := n.emitForThread(t, &wire.ToolIntent{
+		ToolName: name, ToolInput: input, InputHash: hex.EncodeToString(sum[:]),
+		Idempotent: isReadOnlyTool(name), Batch: message,
+	})
+	e.CallID = id
+	return true
+}
+
+// isTool reports whether a block of this type is a call: of the agent's own
+// tools, of the API's or of a remote MCP server.
+func isTool(kind string) bool { return strings.HasSuffix(kind, "tool_use") }
+
+// toolResult ends a call. m is the line it came in, or nil if the API ran the
+// tool.
+func (n *Normalizer) toolResult(t *thread, b, m wire.Raw) {
+	id := b.TextAt("tool_use_id")
+	if id == "" {
+		n.emitRawBlock(t, "user/"+b.TextAt("type"), b)
+		return
+	}
+	c := n.calls[id]
+	switch {
+	case c == nil: // its beginning isn't in this input
+		c = &toolCall{thread: t, name: "unknown", input: wire.Null, turn: n.turnOf(t), line: n.line}
+		n.calls[id] = c
+	case c.done:
+		n.emitForThread(t, &wire.RawMessage{Source: n.opt.Source, Name: "user/tool_result", Data: b, Reason: "the call has a result"}).CallID = id
+		return
+	}
+	structured := firstValue(m, "tool_use_result", "toolUseResult")
+	n.endCall(id, c, n.toolEvent(t, id, c, b, m, structured))
+	if !isTrue(b, "is_error") {
+		n.emitEffects(c, structured)
+	}
+	c.input = nil
+}
+
+// endCall emits the end of a call, on the thread and in the turn that made it.
+func (n *Normalizer) endCall(id string, c *toolCall, p *wire.AgentTool) {
+	if n.asked[id] && !n.opt.Started && !c.executing && p.Error == "" { // of a stream that isn't ours: the answer isn't in it
+		n.emitForCall(id, &wire.PermissionDecided{Decision: wire.DecisionAllow, By: "unknown"})
+		n.markExecuting(id, wire.ToolApproved)
+	}
+	c.done, c.line = true, n.line
+	n.emit(&wire.Event{
+		AgentID: c.thread.agent, Parent: c.thread.parent, Turn: c.turn, CallID: id, Payload: p,
+	})
+	delete(n.denied, id)
+	delete(n.asked, id)
+	if sub := n.threads[id]; sub != nil {
+		n.endMessage(sub)
+	}
+	for len(n.open) > 0 && n.calls[n.open[0]].done {
+		n.open = n.open[1:]
+	}
+}
+
+// millisSince returns the time since a call began, if both times are known.
+func (n *Normalizer) millisSince(at int64) *int64 {
+	if at == 0 || n.at == 0 {
+		return nil
+	}
+	return new(max(0, n.at-at))
+}
+
+func (n *Normalizer) turnOf(t *thread) int {
+	if t.main {
+		return n.turn
+	}
+	return 0
+}
+
+func (n *Normalizer) toolEvent(t *thread, id string, c *toolCall, b, m, structured wire.Raw) *wire.AgentTool {
+	output := b.Get("content")
+	if len(output) == 0 {
+		output = wire.Null
+	}
+	p := &wire.AgentTool{
+		ToolName: c.name, ToolInput: c.input, ToolOutput: output, Structured: structured,
+		DurationMs: n.millisSince(c.at), Point: pointOf(t, m),
+	}
+	if isTrue(b, "is_error") {
+		p.Error = contentText(output)
+		if p.Error == "" {
+			p.Error = "failed without a message"
+		}
+		if n.isCutOff(id, c, p.Error) {
+			p.Error = wire.CallInterrupted
+			return p
+		}
+		p.Denied = n.denied[id] || refusedByMeta(m, id) || isRefusal(p.Error) || n.asked[id] && isRejection(p.Error)
+	}
+	return p
+}
+
+// emitRawBlock passes on a block that has no event of its own.
+func (n *Normalizer) emitRawBlock(t *thread, name string, b wire.Raw) {
+	n.emitForThread(t, &wire.RawMessage{Source: n.opt.Source, Name: name, Data: b})
+}
+
+// isReadOnlyTool reports whether a tool only reads, so that a call of unknown
+// outcome may be made again.
+func isReadOnlyTool(tool string) bool {
+	switch tool {
+	case "Read", "Glob", "Grep", "LS", "NotebookRead", "TodoRead", "TaskList", "TaskGet", "TaskOutput", "BashOutput", "ToolSearch":
+		return true
+	}
+	return false
+}
