@@ -78,7 +78,7 @@ const (
 // newAttachment is attached to a run that has come to a state.
 func newAttachment(state *wire.State, node string, lines *screen, order func(wire.Command)) *attachment {
 	m := &attachment{node: node, to: node, state: state, order: order, lines: lines, heard: map[speaker]*shownAgent{}, color: lines.color, now: time.Now()}
-	lines.wants = func(n string, _ growingLine) bool { return m.follows(n) }
+	lines.wants = func(n string, _ growingLine) bool { return m.isShown(n) }
 	lines.emit = func(n string, p growingLine) error {
 		m.addBlock(attachBlock{by: speaker{n, p.parent}, piece: p})
 		return nil
@@ -114,7 +114,7 @@ func (m *attachment) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case eventMsg:
 		m.takeEvent(msg.entry)
 	case outcomeMsg:
-		m.note = msg.outcome()
+		m.note = msg.orderOutcome()
 	case noteMsg:
 		m.note = string(msg)
 	case overMsg:
@@ -131,8 +131,8 @@ func (m *attachment) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return m, nil
 }
 
-// follows reports whether a node is of those that are shown.
-func (m *attachment) follows(node string) bool {
+// isShown reports whether a node is of those that are shown.
+func (m *attachment) isShown(node string) bool {
 	return m.node == "" || node == m.node || strings.HasPrefix(node, m.node+"/") || node == wire.RunNode
 }
 
@@ -147,7 +147,7 @@ func (m *attachment) takeEvent(entry eventlog.Entry) {
 	void := m.lines.fenced.isVoid(e)
 	m.noteSubAgents(e)
 	_ = m.lines.showEvent(entry.Pos, e)
-	if p, ok := e.Payload.(*wire.AgentTool); ok && !void && m.follows(e.Node()) {
+	if p, ok := e.Payload.(*wire.AgentTool); ok && !void && m.isShown(e.Node()) {
 		if diff := timeline.Diff(p); len(diff) > 0 {
 			m.addBlock(attachBlock{by: speaker{e.Node(), e.Parent}, diff: diff})
 		}
@@ -160,7 +160,7 @@ func (m *attachment) takeEvent(entry eventlog.Entry) {
 // noteWaiting follows what waits first: keys decide about what has been seen.
 func (m *attachment) noteWaiting() {
 	id := ""
-	if waits := m.waiting(); len(waits) > 0 {
+	if waits := m.waitingApprovals(); len(waits) > 0 {
 		id = waits[0].NodeID + "/" + waits[0].CallID
 	}
 	if id != m.asked {
@@ -168,10 +168,10 @@ func (m *attachment) noteWaiting() {
 	}
 }
 
-// waiting lists what waits for a person of the node that is spoken to, or of all that are shown.
-func (m *attachment) waiting() []wire.Approval {
+// waitingApprovals lists what waits for a person of the node that is spoken to, or of all that are shown.
+func (m *attachment) waitingApprovals() []wire.Approval {
 	return slices.DeleteFunc(ask.Pending(m.state), func(w wire.Approval) bool {
-		return !m.follows(w.NodeID) || m.to != "" && w.NodeID != m.to && !strings.HasPrefix(w.NodeID, m.to+"/")
+		return !m.isShown(w.NodeID) || m.to != "" && w.NodeID != m.to && !strings.HasPrefix(w.NodeID, m.to+"/")
 	})
 }
 
@@ -203,7 +203,7 @@ func (m *attachment) press(k tea.KeyPressMsg) {
 			m.submit(true)
 		case now.Sub(m.halting) < confirmWithin:
 			m.halting = time.Time{}
-			m.give(wire.Command{Type: "pause", Reason: "stopped in wake attach"})
+			m.giveCommand(wire.Command{Type: "pause", Reason: "stopped in wake attach"})
 		default:
 			m.halting = now
 		}
@@ -218,7 +218,7 @@ func (m *attachment) press(k tea.KeyPressMsg) {
 	}
 }
 
-func (m *attachment) give(c wire.Command) {
+func (m *attachment) giveCommand(c wire.Command) {
 	c.RunID = m.state.RunID
 	m.note = "…"
 	m.order(c)
@@ -228,24 +228,24 @@ func (m *attachment) give(c wire.Command) {
 // agent, which stops first if it is to.
 func (m *attachment) submit(stop bool) {
 	text := m.input.value()
-	waits := slices.DeleteFunc(m.waiting(), func(w wire.Approval) bool { return w.Kind == wire.ApprovalCall })
+	waits := slices.DeleteFunc(m.waitingApprovals(), func(w wire.Approval) bool { return w.Kind == wire.ApprovalCall })
 	if text == "" && m.state.Status != wire.RunPaused {
 		return
 	}
 	m.input.clear()
 	switch {
 	case len(waits) > 0 && !stop && text != "":
-		m.give(replyTo(waits[0], text))
+		m.giveCommand(replyTo(waits[0], text))
 	case m.state.Status == wire.RunPaused:
-		m.give(wire.Command{Type: "resume", Message: text})
+		m.giveCommand(wire.Command{Type: "resume", Message: text})
 	default:
-		m.give(wire.Command{Type: "send", NodeID: m.to, Message: text, Interrupt: stop})
+		m.giveCommand(wire.Command{Type: "send", NodeID: m.to, Message: text, Interrupt: stop})
 	}
 }
 
 // decide allows or refuses the call that waits first; what was typed is the note.
 func (m *attachment) decide(allow bool, now time.Time) {
-	waits := m.waiting()
+	waits := m.waitingApprovals()
 	switch {
 	case len(waits) == 0:
 		m.note = "nothing waits for a decision"
@@ -262,14 +262,14 @@ func (m *attachment) decide(allow bool, now time.Time) {
 		c.Type = "approve"
 	}
 	m.input.clear()
-	m.give(c)
+	m.giveCommand(c)
 }
 
 // nextNode speaks to the next agent that is at work.
 func (m *attachment) nextNode() {
 	nodes := []string{m.node}
 	for id, n := range m.state.Nodes {
-		if n.Open() && id != m.node && id != wire.RunNode && m.follows(id) && (n.Type == "agent" || n.PromptID != "") {
+		if n.Open() && id != m.node && id != wire.RunNode && m.isShown(id) && (n.Type == "agent" || n.PromptID != "") {
 			nodes = append(nodes, id)
 		}
 	}

@@ -256,7 +256,7 @@ func (m *attachment) typedLine() string {
 	if to == "" {
 		to = m.onlyAgent()
 	}
-	if waits := m.waiting(); m.to == "" && len(waits) > 0 {
+	if waits := m.waitingApprovals(); m.to == "" && len(waits) > 0 {
 		to = waits[0].NodeID
 	}
 	lead := cutCells(timeline.Line(to, maxMessage), max(1, m.width()/4)) + "> "
@@ -267,7 +267,7 @@ func (m *attachment) typedLine() string {
 func (m *attachment) onlyAgent() string {
 	found := "run"
 	for id, n := range m.state.Nodes {
-		if n.Open() && n.Type == "agent" && m.follows(id) {
+		if n.Open() && n.Type == "agent" && m.isShown(id) {
 			if found != "run" {
 				return "tab chooses"
 			}
@@ -281,7 +281,7 @@ func (m *attachment) onlyAgent() string {
 func (m *attachment) liveLines() []string {
 	var lines []string
 	for node, p := range m.lines.panes {
-		if !m.follows(node) {
+		if !m.isShown(node) {
 			continue
 		}
 		for _, o := range p.open {
@@ -314,7 +314,7 @@ func (m *attachment) openCalls() []wire.ToolCall {
 		return nil
 	}
 	for _, c := range m.state.Tools {
-		if c.State != wire.ToolApprovalRequired && m.follows(c.Node) {
+		if c.State != wire.ToolApprovalRequired && m.isShown(c.Node) {
 			calls = append(calls, c)
 		}
 	}
@@ -347,7 +347,7 @@ func (m *attachment) statusLine() string {
 
 // waitLines say what waits first for a person.
 func (m *attachment) waitLines() []string {
-	waits := m.waiting()
+	waits := m.waitingApprovals()
 	if len(waits) == 0 {
 		return nil
 	}
@@ -387,7 +387,7 @@ func (m *attachment) helpLines() []string {
 		return append(lines, m.paint(yellow, cutCells("esc once more stops the agents of the run", m.width()-1)))
 	}
 	keys := []string{"ctrl-c twice leaves, the run goes on"}
-	waits := m.waiting()
+	waits := m.waitingApprovals()
 	switch {
 	case len(waits) > 0 && waits[0].Kind == wire.ApprovalCall:
 		keys = slices.Insert(keys, 0, "ctrl-y allows", "ctrl-n refuses")
@@ -410,8 +410,8 @@ func (m *attachment) helpLines() []string {
 	return append(lines, m.paint(dim, text))
 }
 
-// outcome is what became of an order in a line.
-func (m outcomeMsg) outcome() string {
+// orderOutcome is what became of an order in a line.
+func (m outcomeMsg) orderOutcome() string {
 	if m.err != nil {
 		return errorNote(m.err)
 	}

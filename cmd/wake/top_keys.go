@@ -57,8 +57,8 @@ type (
 	}
 )
 
-// sortings are the orders of runs: as the recorder has them, and by what.
-func sortings() []struct {
+// runSortings are the orders of runs: as the recorder has them, and by what.
+func runSortings() []struct {
 	name string
 	by   func(a, b wire.TopRun) int
 } {
@@ -91,7 +91,7 @@ func (m *fleetScreen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case waitsMsg:
 		m.takeWaits(msg)
 	case outcomeMsg:
-		m.note = msg.outcome()
+		m.note = msg.orderOutcome()
 	case noteMsg:
 		m.note = string(msg)
 	case tea.PasteMsg:
@@ -113,7 +113,7 @@ func (m *fleetScreen) shown() wire.TopResponse {
 		line := strings.Join(topRow(r.RunID, r.AgentID, r.FlowName, r.AgentStatus, 0), " ")
 		return !strings.Contains(strings.ToLower(line), strings.ToLower(m.filter))
 	})
-	if by := sortings()[m.sorting].by; by != nil {
+	if by := runSortings()[m.sorting].by; by != nil {
 		slices.SortStableFunc(f.Runs, by)
 	}
 	return f
@@ -184,8 +184,8 @@ func (m *fleetScreen) pressSelect(key string) (leaves bool) {
 	case "end", "G", "shift+g":
 		i = len(runs) - 1
 	case "s":
-		m.sorting = (m.sorting + 1) % len(sortings())
-		m.note = "by " + sortings()[m.sorting].name
+		m.sorting = (m.sorting + 1) % len(runSortings())
+		m.note = "by " + runSortings()[m.sorting].name
 		return false
 	case "/":
 		m.asking, m.input = keysFilter, editor{}
@@ -247,7 +247,7 @@ func (m *fleetScreen) pressAnswer(k tea.KeyPressMsg) {
 		if len(m.waits) > 0 {
 			c = replyTo(m.waits[0], text)
 		}
-		m.give(c)
+		m.giveCommand(c)
 	default:
 		m.input.take(k)
 	}
@@ -265,11 +265,11 @@ func (m *fleetScreen) pressDecide(key string) {
 		if key == "y" {
 			c.Type = "approve"
 		}
-		m.give(c)
+		m.giveCommand(c)
 	}
 }
 
-func (m *fleetScreen) give(c wire.Command) {
+func (m *fleetScreen) giveCommand(c wire.Command) {
 	c.RunID = strings.TrimPrefix(m.view.selected, m.own)
 	m.asking, m.note = keysSelect, "…"
 	m.order(c)

@@ -490,7 +490,7 @@ func (p *pointPage) lastOf(ctx context.Context, runID string, end uint64, limit 
 			}
 		}
 		from := begin.Position.Seq
-		older, err := p.between(ctx, begin, end)
+		older, err := p.collectPoints(ctx, begin, end)
 		if err != nil {
 			return nil, err
 		}
@@ -513,8 +513,8 @@ func lastPoints(points []Point, limit int) []Point {
 	return points[first:]
 }
 
-// between returns the fork points of a run behind a state, up to a position. A label is where it stands last.
-func (p *pointPage) between(ctx context.Context, begin *wire.State, end uint64) (points []Point, err error) {
+// collectPoints returns the fork points of a run behind a state, up to a position. A label is where it stands last.
+func (p *pointPage) collectPoints(ctx context.Context, begin *wire.State, end uint64) (points []Point, err error) {
 	if end == 0 {
 		return nil, nil
 	}

@@ -56,7 +56,7 @@ func Share(b wire.SharedBudget, now time.Time) (share float64, ofTokens bool) {
 	if b.Per == wire.BudgetPerDay && b.Day != Today(now) {
 		return 0, false
 	}
-	return bounds(b).Share(b.Spent, wire.Spent{})
+	return budgetBounds(b).Share(b.Spent, wire.Spent{})
 }
 
 // IsReached reports whether all of it is spent.
@@ -64,7 +64,7 @@ func IsReached(b wire.SharedBudget, now time.Time) bool {
 	if b.Per == wire.BudgetPerDay && b.Day != Today(now) {
 		return false
 	}
-	return bounds(b).IsReached(b.Spent, wire.Spent{})
+	return budgetBounds(b).IsReached(b.Spent, wire.Spent{})
 }
 
 // Text is what is spent of it, in words: "team (team=core, per day): $1.00 of $1.00".
@@ -76,9 +76,9 @@ func Text(b wire.SharedBudget) string {
 	if b.Per != "" {
 		of += ", per " + b.Per
 	}
-	return fmt.Sprintf("%s (%s): %s", b.Name, of, bounds(b).Text(b.Spent, wire.Spent{}))
+	return fmt.Sprintf("%s (%s): %s", b.Name, of, budgetBounds(b).Text(b.Spent, wire.Spent{}))
 }
 
-func bounds(b wire.SharedBudget) ledger.Budget {
+func budgetBounds(b wire.SharedBudget) ledger.Budget {
 	return ledger.Budget{Usd: b.Usd, Tokens: b.Tokens, Then: b.Then}
 }

@@ -83,7 +83,7 @@ func (s *Store) Put(ctx context.Context, b wire.SharedBudget) error {
 	}
 	b.Day, b.Spent = "", wire.Spent{}
 	return s.change(ctx, func(all []wire.SharedBudget) ([]wire.SharedBudget, error) {
-		at, there := find(all, b.Name)
+		at, there := findBudget(all, b.Name)
 		if there {
 			all[at] = b
 			return all, nil
@@ -98,7 +98,7 @@ func (s *Store) Put(ctx context.Context, b wire.SharedBudget) error {
 // Remove removes a budget.
 func (s *Store) Remove(ctx context.Context, name string) error {
 	return s.change(ctx, func(all []wire.SharedBudget) ([]wire.SharedBudget, error) {
-		at, there := find(all, name)
+		at, there := findBudget(all, name)
 		if !there {
 			return nil, ErrNone
 		}
@@ -106,7 +106,7 @@ func (s *Store) Remove(ctx context.Context, name string) error {
 	})
 }
 
-func find(all []wire.SharedBudget, name string) (at int, there bool) {
+func findBudget(all []wire.SharedBudget, name string) (at int, there bool) {
 	return slices.BinarySearchFunc(all, name, func(b wire.SharedBudget, name string) int { return strings.Compare(b.Name, name) })
 }
 

@@ -100,7 +100,7 @@ func fillGap(rows []Row, a, b []Step) []Row {
 	return rows
 }
 
-// deeds are the steps that aren't words.
-func deeds(steps []Step) []Step {
+// deedsOf are the steps that aren't words.
+func deedsOf(steps []Step) []Step {
 	return slices.DeleteFunc(slices.Clone(steps), func(s Step) bool { return s.What == Said })
 }

@@ -78,7 +78,7 @@ type Side struct {
 // Runs compares two runs; common is their common point, nil if they have none. What agents have said is no
 // difference.
 func Runs(a, b Side, common *wire.DiffCommon) wire.DiffResponse {
-	a.Steps, b.Steps = deeds(a.Steps), deeds(b.Steps)
+	a.Steps, b.Steps = deedsOf(a.Steps), deedsOf(b.Steps)
 	d := wire.DiffResponse{
 		A: runFacts(a), B: runFacts(b), Common: common,
 		Flow:  a.State.DefinitionHash != b.State.DefinitionHash,
@@ -95,7 +95,7 @@ func Runs(a, b Side, common *wire.DiffCommon) wire.DiffResponse {
 		n := wire.DiffNode{Node: node, A: nodeFacts(a, node, stepsA[node]), B: nodeFacts(b, node, stepsB[node])}
 		var at int
 		n.Parted, at = findParting(node, stepsA[node], stepsB[node])
-		if out := differingPair(essence(a.State.Outputs[node]), essence(b.State.Outputs[node])); out != nil {
+		if out := differingPair(essentialOutput(a.State.Outputs[node]), essentialOutput(b.State.Outputs[node])); out != nil {
 			n.Output = true
 			d.Outputs = append(d.Outputs, wire.DiffValue{Name: node, DiffPair: *out})
 		}

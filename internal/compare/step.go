@@ -92,7 +92,7 @@ func (s *Step) ofFlow(e *wire.Event) (asked, came []any) {
 		return []any{"start", p.NodeType, p.Attempt, p.Iteration, p.Input}, nil
 	case *wire.NodeComplete:
 		s.What, s.Text = Node, s.Node+" complete: "+p.Output.Plain()
-		return []any{"end"}, []any{essence(p.Output)}
+		return []any{"end"}, []any{essentialOutput(p.Output)}
 	case *wire.NodeError:
 		s.What, s.Text, s.Failed = Node, lineOf(e), true
 		return []any{"end"}, []any{p.ErrorType, p.Error}

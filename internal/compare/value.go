@@ -23,9 +23,9 @@ func isSame(a, b wire.Raw) bool {
 
 func isNull(v wire.Raw) bool { return len(v) == 0 || v.Any() == nil }
 
-// essence is the output of a node without what can't be the same twice and says nothing of what came of it: how long it took,
+// essentialOutput is the output of a node without what can't be the same twice and says nothing of what came of it: how long it took,
 // ids of sessions and runs, and tokens, turns and cost, which are told beside it.
-func essence(output wire.Raw) wire.Raw {
+func essentialOutput(output wire.Raw) wire.Raw {
 	fields, ok := output.Any().(map[string]any)
 	if !ok || !trimOutput(fields, 0) {
 		return output

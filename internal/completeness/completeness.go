@@ -261,7 +261,7 @@ func (f *Feed) AddHook(e *wire.Event, pos uint64) {
 // CompareHooks says whether the session file has what hooks have told; not if they have told nothing. Hooks that nothing heard prove nothing.
 func CompareHooks(hooks, transcript Feed) (v Verdict, ok bool) {
 	if hooks.cut || transcript.cut {
-		return endless(), true
+		return endlessVerdict(), true
 	}
 	v.Verdict = Complete
 	v.addLacking(hooks, transcript)
@@ -289,7 +289,7 @@ func (f *Feed) add(i Item) {
 	}
 }
 
-func endless() Verdict {
+func endlessVerdict() Verdict {
 	return Verdict{Verdict: Unknown, Reason: fmt.Sprintf("one of them has more than %d messages, calls and results", maxItems)}
 }
 
@@ -300,8 +300,8 @@ func (f *Feed) has(i Item) bool {
 	return ok && !f.printed[f.items[at].epoch]
 }
 
-// of returns the items of a sub-agent, "" of the session's own agent.
-func (f *Feed) of(agent string) (items []Item) {
+// itemsOf returns the items of a sub-agent, "" of the session's own agent.
+func (f *Feed) itemsOf(agent string) (items []Item) {
 	for _, i := range f.items {
 		if i.Agent == agent && !f.printed[i.epoch] {
 			items = append(items, i)
@@ -359,13 +359,13 @@ func itemTexts(items []Item) (texts []string) {
 func Compare(stream, transcript Feed) Verdict {
 	switch {
 	case stream.cut || transcript.cut:
-		return endless()
+		return endlessVerdict()
 	case len(stream.items) == 0 || len(transcript.items) == 0:
 		return Verdict{Verdict: Unknown, Reason: "one of them has no message"}
 	case stream.session != "" && transcript.session != "" && stream.session != transcript.session:
 		return Verdict{Verdict: Unknown, Reason: "they are of different sessions"}
 	}
-	part, earlier, later := overlap(transcript.of(""), stream, true, stream.ended)
+	part, earlier, later := overlappingItems(transcript.itemsOf(""), stream, true, stream.ended)
 	if len(part) == 0 {
 		return Verdict{Verdict: Unknown, Reason: "they have nothing in common"}
 	}
@@ -383,10 +383,10 @@ func Compare(stream, transcript Feed) Verdict {
 	return v
 }
 
-// overlap returns the part of the items in which the stream can have told something, and whether there are some
+// overlappingItems returns the part of the items in which the stream can have told something, and whether there are some
 // before and behind it: with begin it begins with the prompt of what the stream has first, with end it ends before the prompt
 // that follows what it has last.
-func overlap(items []Item, stream Feed, begin, end bool) (part []Item, earlier, later bool) {
+func overlappingItems(items []Item, stream Feed, begin, end bool) (part []Item, earlier, later bool) {
 	first := slices.IndexFunc(items, stream.has)
 	if first < 0 {
 		return nil, len(items) > 0, false
@@ -418,7 +418,7 @@ func lastShared(items []Item, stream Feed) int {
 func (v *Verdict) addParts(stream, transcript Feed, part []Item, earlier, later bool) {
 	begun := map[string]bool{} // calls that are in the part, or in the stream
 	agents := transcript.agents
-	if len(transcript.of(sidechain)) > 0 {
+	if len(transcript.itemsOf(sidechain)) > 0 {
 		agents = append(slices.Clone(agents), subAgent{file: sidechain})
 	}
 	var parts [][]Item
@@ -429,10 +429,10 @@ func (v *Verdict) addParts(stream, transcript Feed, part []Item, earlier, later 
 		}
 		part = nil
 		for n, a := range agents {
-			items := transcript.of(a.file)
+			items := transcript.itemsOf(a.file)
 			told := slices.ContainsFunc(items, stream.has)
 			if told {
-				items, _, _ = overlap(items, stream, earlier, later)
+				items, _, _ = overlappingItems(items, stream, earlier, later)
 			} else if len(items) == 0 || !begun[a.call] && !stream.has(Item{Kind: "call", ID: a.call}) {
 				continue
 			}

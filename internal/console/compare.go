@@ -68,7 +68,7 @@ func (q compareQuery) url() string {
 	if q.All {
 		all = "1"
 	}
-	return "runs/" + q.Run + "/parts/compared?" + encode("with", q.With, "at", q.At, "offset", q.Offset, "all", all)
+	return "runs/" + q.Run + "/parts/compared?" + encodeQuery("with", q.With, "at", q.At, "offset", q.Offset, "all", all)
 }
 
 // showCompare shows two runs from where they part.
@@ -130,7 +130,7 @@ func (s *Console) findOthers(ctx context.Context, l *link, run string) (others [
 		return nil, false, err
 	}
 	for _, flow := range []string{state.FlowName, ""} {
-		f, err := call[wire.FleetResponse](ctx, s, wire.VerbFleet, wire.FleetRequest{Flow: flow, Sort: "started", Limit: maxOthers + 1})
+		f, err := callVerb[wire.FleetResponse](ctx, s, wire.VerbFleet, wire.FleetRequest{Flow: flow, Sort: "started", Limit: maxOthers + 1})
 		if err != nil {
 			return nil, false, err
 		}

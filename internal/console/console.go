@@ -232,8 +232,8 @@ func unreachableError(err error) error {
 	return &wire.APIError{Code: wire.CodeUnreachable, Message: err.Error(), Hint: "`wake doctor` says what is wrong"}
 }
 
-// call asks a verb of wake.api.
-func call[A any](ctx context.Context, s *Console, verb string, q any) (A, error) {
+// callVerb asks a verb of wake.api.
+func callVerb[A any](ctx context.Context, s *Console, verb string, q any) (A, error) {
 	l, err := s.openLink(ctx)
 	if err != nil {
 		var none A

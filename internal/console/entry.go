@@ -44,7 +44,7 @@ func readEntry(r *http.Request, l *link, run string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	x := describe(run, pos, e)
+	x := describeEntry(run, pos, e)
 	if x.Text == "" || e.Type() == wire.TypeAgentTextDelta || e.Type() == wire.TypeAgentThinkingDelta {
 		err = x.readPieces(r.Context(), l, e)
 	}
@@ -79,8 +79,8 @@ func readEvent(r *http.Request, l *link, run string) (any, error) {
 	return wire.Raw(data), err
 }
 
-// describe is what an event tells.
-func describe(run string, pos uint64, e *wire.Event) entry {
+// describeEntry is what an event tells.
+func describeEntry(run string, pos uint64, e *wire.Event) entry {
 	x := entry{Run: run, Pos: pos, Event: e, Type: e.Type()}
 	var input, output wire.Raw
 	if b, err := wire.EncodeJSON(e); err == nil {

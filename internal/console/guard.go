@@ -120,10 +120,10 @@ func (s *Console) signIn(w http.ResponseWriter, r *http.Request) {
 	http.SetCookie(w, &http.Cookie{
 		Name: s.cookieName(), Value: sessionOf(*u), Path: "/", HttpOnly: true, Secure: s.scheme == "https", SameSite: http.SameSiteStrictMode, MaxAge: 30 * 24 * 3600,
 	})
-	redirect(w, r, "", http.StatusSeeOther)
+	redirectBelow(w, r, "", http.StatusSeeOther)
 }
 
 func (s *Console) signOut(w http.ResponseWriter, r *http.Request) {
 	http.SetCookie(w, &http.Cookie{Name: s.cookieName(), Path: "/", HttpOnly: true, MaxAge: -1, SameSite: http.SameSiteStrictMode})
-	redirect(w, r, "", http.StatusSeeOther)
+	redirectBelow(w, r, "", http.StatusSeeOther)
 }

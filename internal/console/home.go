@@ -63,7 +63,7 @@ func readFleetQuery(v url.Values) fleetQuery {
 
 // url is the address that asks this, of a page or a part of one.
 func (q fleetQuery) url(path string) string {
-	asked := encode("state", q.State, "label", q.Label, "flow", q.Flow, "q", q.Text, "sort", q.Sort, "cursor", q.Cursor)
+	asked := encodeQuery("state", q.State, "label", q.Label, "flow", q.Flow, "q", q.Text, "sort", q.Sort, "cursor", q.Cursor)
 	if asked == "" {
 		return path
 	}
@@ -83,7 +83,7 @@ func (s *Console) readFleet(r *http.Request) (fleet, error) {
 		ask.State = []string{f.Query.State}
 	}
 	var err error
-	if f.FleetResponse, err = call[wire.FleetResponse](r.Context(), s, wire.VerbFleet, ask); err != nil {
+	if f.FleetResponse, err = callVerb[wire.FleetResponse](r.Context(), s, wire.VerbFleet, ask); err != nil {
 		return f, err
 	}
 	f.First, _ = strconv.Atoi(f.Query.Cursor)
@@ -112,7 +112,7 @@ func (s *Console) readFleet(r *http.Request) (fleet, error) {
 }
 
 func (s *Console) readInbox(r *http.Request, run string) (inbox, error) {
-	a, err := call[wire.ApprovalsResponse](r.Context(), s, wire.VerbApprovals, wire.ApprovalsRequest{Run: run})
+	a, err := callVerb[wire.ApprovalsResponse](r.Context(), s, wire.VerbApprovals, wire.ApprovalsRequest{Run: run})
 	b := inbox{ApprovalsResponse: a, Run: run, More: a.Omitted, Operator: userOfRequest(r).role == operator}
 	if len(b.Approvals) > maxInbox {
 		b.More += len(b.Approvals) - maxInbox
@@ -170,11 +170,11 @@ func (s *Console) showSystem(w http.ResponseWriter, r *http.Request) {
 	if s.c.Runners != nil {
 		p.Runners = s.c.Runners(r.Context(), l.nc)
 	}
-	sinks, err := call[wire.SinksResponse](r.Context(), s, wire.VerbSinks, struct{}{})
+	sinks, err := callVerb[wire.SinksResponse](r.Context(), s, wire.VerbSinks, struct{}{})
 	if err == nil {
 		p.Sinks = sinks.Sinks
 		var letters wire.LettersResponse
-		if letters, err = call[wire.LettersResponse](r.Context(), s, wire.VerbLetters, wire.LettersRequest{}); err == nil {
+		if letters, err = callVerb[wire.LettersResponse](r.Context(), s, wire.VerbLetters, wire.LettersRequest{}); err == nil {
 			p.Letters = letters.Letters[:min(len(letters.Letters), 50)]
 		}
 	}

@@ -197,7 +197,7 @@ func (s *Console) askVerb(w http.ResponseWriter, r *http.Request, verb string) {
 	}
 	var answer wire.Raw
 	if err == nil {
-		answer, err = call[wire.Raw](r.Context(), s, verb, q)
+		answer, err = callVerb[wire.Raw](r.Context(), s, verb, q)
 	}
 	s.sendAnswer(w, r, answer, err)
 }

@@ -33,7 +33,7 @@ var templateFiles embed.FS
 var templates = sync.OnceValue(func() *template.Template { //nolint:gochecknoglobals // constant
 	return template.Must(template.Must(template.New("console").Funcs(template.FuncMap{
 		"safe": timeline.Sanitize, "line": func(s string) string { return timeline.Line(s, 400) }, "short": func(s string) string { return timeline.Line(s, 90) },
-		"cost": timeline.Cost, "span": timeline.Took, "count": shortCount, "clock": clockText, "ago": agoText, "asset": assetURL, "ansi": colored, "failed": isFailedCall,
+		"cost": timeline.Cost, "span": timeline.Took, "count": shortCount, "clock": clockText, "ago": agoText, "asset": assetURL, "ansi": coloredText, "failed": isFailedCall,
 		"input": timeline.Input, "pieces": piecesOf, "list": func(v ...any) []any { return v }, "json": prettyValue, "dict": pairsOf, "pretty": prettyText, "state": stateWord, "add": func(a, b int) int { return a + b },
 		"said": func(l wire.LogLine) string { return timeline.PlainLine(l.Type, l.Text) }, "alert": timeline.PlainAlert, "node": timeline.NodeName, "most": mostCost,
 		"quoted": func(s string) []string { return strings.Split(s, "`") }, "odd": func(n int) bool { return n%2 == 1 },
@@ -74,8 +74,8 @@ func rootOf(r *http.Request) string {
 	return "./" + strings.Repeat("../", strings.Count(r.URL.EscapedPath(), "/")-1)
 }
 
-// redirect sends the browser to an address below the root, behind a proxy, too: [http.Redirect] makes a path of it.
-func redirect(w http.ResponseWriter, r *http.Request, to string, status int) {
+// redirectBelow sends the browser to an address below the root, behind a proxy, too: [http.Redirect] makes a path of it.
+func redirectBelow(w http.ResponseWriter, r *http.Request, to string, status int) {
 	w.Header().Set("Location", rootOf(r)+to)
 	w.WriteHeader(status)
 }
@@ -262,8 +262,8 @@ func positionOf(text string) (uint64, error) {
 	return pos, nil
 }
 
-// encode makes a query of names and values; empty ones are left out.
-func encode(pairs ...string) string {
+// encodeQuery makes a query of names and values; empty ones are left out.
+func encodeQuery(pairs ...string) string {
 	v := url.Values{}
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if pairs[i+1] != "" {

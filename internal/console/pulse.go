@@ -124,7 +124,7 @@ func (s *Console) askChanges(ctx context.Context, since uint64) (change, error) 
 	limited, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	const most = 50
-	f, err := call[wire.FleetResponse](limited, s, wire.VerbFleet, wire.FleetRequest{Since: since, Limit: most, Sort: "activity"})
+	f, err := callVerb[wire.FleetResponse](limited, s, wire.VerbFleet, wire.FleetRequest{Since: since, Limit: most, Sort: "activity"})
 	return makeChange(f, since), err
 }
 

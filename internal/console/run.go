@@ -60,7 +60,7 @@ func (s *Console) showRun(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if run != r.PathValue("run") {
-		redirect(w, r, "runs/"+run, http.StatusFound)
+		redirectBelow(w, r, "runs/"+run, http.StatusFound)
 		return
 	}
 	at, err := positionOf(r.FormValue("at"))
@@ -104,7 +104,7 @@ const maxKin = 12
 
 // readKin reads which runs come from this one.
 func (s *Console) readKin(ctx context.Context, run string, p *runPage) error {
-	answer, err := call[wire.RunsResponse](ctx, s, wire.VerbRuns, wire.RunsRequest{Ancestor: run, Limit: maxKin})
+	answer, err := callVerb[wire.RunsResponse](ctx, s, wire.VerbRuns, wire.RunsRequest{Ancestor: run, Limit: maxKin})
 	p.MoreKin = answer.Cursor != ""
 	for _, r := range answer.Runs {
 		state := string(r.Status)
@@ -120,7 +120,7 @@ func (s *Console) readKin(ctx context.Context, run string, p *runPage) error {
 const maxPoints = 200
 
 func (s *Console) readHead(ctx context.Context, l *link, run string) (runHead, error) {
-	st, err := call[wire.StatusResponse](ctx, s, wire.VerbStatus, wire.StatusRequest{Run: run})
+	st, err := callVerb[wire.StatusResponse](ctx, s, wire.VerbStatus, wire.StatusRequest{Run: run})
 	if err != nil {
 		return runHead{}, err
 	}
@@ -142,7 +142,7 @@ func (s *Console) showRunPart(w http.ResponseWriter, r *http.Request) {
 	part := r.PathValue("part")
 	switch part {
 	case "head":
-		data, err = call[wire.StatusResponse](r.Context(), s, wire.VerbStatus, wire.StatusRequest{Run: run})
+		data, err = callVerb[wire.StatusResponse](r.Context(), s, wire.VerbStatus, wire.StatusRequest{Run: run})
 	case "nodes":
 		data, err = s.readHead(r.Context(), l, run)
 	case "log":
@@ -185,7 +185,7 @@ type logQuery struct {
 const logPage = 120
 
 func (q logQuery) url() string {
-	return "runs/" + q.Run + "/parts/log?" + encode("type", q.Type, "grep", q.Grep, "node", q.Node, "offset", q.Offset)
+	return "runs/" + q.Run + "/parts/log?" + encodeQuery("type", q.Type, "grep", q.Grep, "node", q.Node, "offset", q.Offset)
 }
 
 // Part is the address of the lines alone.
@@ -202,7 +202,7 @@ func (s *Console) readLog(r *http.Request, run string) (runLog, error) {
 		}
 		ask.Offset = &n
 	}
-	answer, err := call[wire.LogResponse](r.Context(), s, wire.VerbLog, ask)
+	answer, err := callVerb[wire.LogResponse](r.Context(), s, wire.VerbLog, ask)
 	g := runLog{LogResponse: answer, Query: q}
 	page := func(offset int64) string {
 		q := q
@@ -223,7 +223,7 @@ const maxAlerts = 100
 
 // readAlerts returns the last alerts of a run, the newest first.
 func (s *Console) readAlerts(ctx context.Context, run string) (wire.AlertsResponse, error) {
-	return call[wire.AlertsResponse](ctx, s, wire.VerbAlerts, wire.AlertsRequest{Run: run, Limit: maxAlerts})
+	return callVerb[wire.AlertsResponse](ctx, s, wire.VerbAlerts, wire.AlertsRequest{Run: run, Limit: maxAlerts})
 }
 
 // sendAlerts sends the last alerts of a run, the newest first.
@@ -237,7 +237,7 @@ func (s *Console) sendBookmarks(w http.ResponseWriter, r *http.Request) {
 	before, err := positionOf(r.FormValue("before"))
 	var answer wire.BookmarksResponse
 	if err == nil {
-		answer, err = call[wire.BookmarksResponse](r.Context(), s, wire.VerbBookmarks, wire.BookmarksRequest{Run: r.PathValue("run"), Before: before})
+		answer, err = callVerb[wire.BookmarksResponse](r.Context(), s, wire.VerbBookmarks, wire.BookmarksRequest{Run: r.PathValue("run"), Before: before})
 	}
 	s.sendAnswer(w, r, answer, err)
 }
@@ -246,7 +246,7 @@ func (s *Console) sendBookmarks(w http.ResponseWriter, r *http.Request) {
 func (s *Console) sendTimeline(w http.ResponseWriter, r *http.Request) {
 	number := func(name string) int64 { n, _ := strconv.ParseInt(r.FormValue(name), 10, 64); return n }
 	q := wire.TimelineRequest{Run: r.PathValue("run"), From: number("from"), To: number("to"), Px: int(number("px"))}
-	answer, err := call[wire.TimelineResponse](r.Context(), s, wire.VerbTimeline, q)
+	answer, err := callVerb[wire.TimelineResponse](r.Context(), s, wire.VerbTimeline, q)
 	s.sendAnswer(w, r, answer, err)
 }
 

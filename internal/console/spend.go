@@ -30,7 +30,7 @@ func (s *Console) showSpend(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	if p.StatsResponse, err = call[wire.StatsResponse](r.Context(), s, wire.VerbStats, q); err != nil {
+	if p.StatsResponse, err = callVerb[wire.StatsResponse](r.Context(), s, wire.VerbStats, q); err != nil {
 		s.showError(w, r, err)
 		return
 	}
@@ -64,10 +64,10 @@ const (
 
 func readRunSpend(ctx context.Context, s *Console, l *link, run string) (p runSpend, err error) {
 	p.Run = run
-	if p.StatsResponse, err = call[wire.StatsResponse](ctx, s, wire.VerbStats, wire.StatsRequest{Run: run}); err != nil {
+	if p.StatsResponse, err = callVerb[wire.StatsResponse](ctx, s, wire.VerbStats, wire.StatsRequest{Run: run}); err != nil {
 		return p, err
 	}
-	st, err := call[wire.StatusResponse](ctx, s, wire.VerbStatus, wire.StatusRequest{Run: run})
+	st, err := callVerb[wire.StatusResponse](ctx, s, wire.VerbStatus, wire.StatusRequest{Run: run})
 	if err != nil {
 		return p, err
 	}
@@ -114,12 +114,12 @@ func (s *Console) showSearch(w http.ResponseWriter, r *http.Request) {
 	f := found{Text: r.FormValue("q")}
 	if f.Text != "" {
 		var err error
-		if f.SearchResponse, err = call[wire.SearchResponse](r.Context(), s, wire.VerbSearch, wire.SearchRequest{Text: f.Text, Limit: 50, Cursor: r.FormValue("cursor")}); err != nil {
+		if f.SearchResponse, err = callVerb[wire.SearchResponse](r.Context(), s, wire.VerbSearch, wire.SearchRequest{Text: f.Text, Limit: 50, Cursor: r.FormValue("cursor")}); err != nil {
 			s.showError(w, r, err)
 			return
 		}
 		if f.Cursor != "" {
-			f.Next = "search?" + encode("q", f.Text, "cursor", f.Cursor)
+			f.Next = "search?" + encodeQuery("q", f.Text, "cursor", f.Cursor)
 		}
 	}
 	s.showPage(w, r, http.StatusOK, "search", page{Title: "Search", At: "search", Data: f})

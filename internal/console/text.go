@@ -16,8 +16,8 @@ import (
 // maxShown bounds the text of one value on a page; the rest can be downloaded.
 const maxShown = 256 << 10
 
-// colored is a text with the colours that its escape sequences ask for, and nothing else of them.
-func colored(s string) template.HTML {
+// coloredText is a text with the colours that its escape sequences ask for, and nothing else of them.
+func coloredText(s string) template.HTML {
 	s, cut := timeline.Cut(s, maxShown)
 	var b strings.Builder
 	class := ""
@@ -97,7 +97,7 @@ func prettyValue(v any) string {
 }
 
 // prettyText is a value as a page shows it.
-func prettyText(v any) template.HTML { return colored(prettyValue(v)) }
+func prettyText(v any) template.HTML { return coloredText(prettyValue(v)) }
 
 // mostCost is the largest cost of rows, or 0.
 func mostCost(rows []wire.SpendStats) (most float64) {

@@ -46,10 +46,10 @@ func (s *Console) findUsers(kept keptAddress) (err error) {
 		if kept.token == "" {
 			kept.token = rand.Text()
 		}
-		s.users = []user{{role: operator, token: kept.token}, {role: viewer, token: derive(kept.token, "viewer")}}
+		s.users = []user{{role: operator, token: kept.token}, {role: viewer, token: deriveSecret(kept.token, "viewer")}}
 	}
 	if err == nil {
-		s.secret = []byte(derive(s.users[0].token, "links"))
+		s.secret = []byte(deriveSecret(s.users[0].token, "links"))
 	}
 	return err
 }
@@ -81,8 +81,8 @@ func readUsers(file string) ([]user, error) {
 	return all, nil
 }
 
-// derive makes a secret of another one, for a purpose.
-func derive(secret, purpose string) string {
+// deriveSecret makes a secret of another one, for a purpose.
+func deriveSecret(secret, purpose string) string {
 	m := hmac.New(sha256.New, []byte(secret))
 	m.Write([]byte(purpose))
 	return base64.RawURLEncoding.EncodeToString(m.Sum(nil))
@@ -100,4 +100,4 @@ func (s *Console) userOf(given string, made func(user) string) *user {
 }
 
 func tokenOf(u user) string   { return u.token }
-func sessionOf(u user) string { return derive(u.token, "session") }
+func sessionOf(u user) string { return deriveSecret(u.token, "session") }

@@ -399,15 +399,15 @@ func (c *Conversation) beginCall(pos uint64, e *wire.Event, p *wire.ToolIntent, 
 	if named >= 0 {
 		th.Named = slices.Delete(th.Named, named, named+1)
 	}
-	k := th.known(e.CallID)
+	k := th.callFor(e.CallID)
 	*k = Call{ID: callKey(e.CallID), Tool: p.ToolName, Batch: p.Batch, Turn: e.Turn, State: wire.ToolPending, At: e.Timestamp, Input: p.ToolInput}
 	th.WentOn = len(th.Asked) > 0
 	s.Call = *k
 }
 
-// known returns a call of the thread. One that isn't there is made: its beginning isn't on
+// callFor returns a call of the thread. One that isn't there is made: its beginning isn't on
 // record.
-func (th *Thread) known(id string) *Call {
+func (th *Thread) callFor(id string) *Call {
 	if k := th.findCall(id); k != nil {
 		return k
 	}
@@ -421,7 +421,7 @@ func (th *Thread) moveCall(e *wire.Event, to wire.ToolCallState, s *Step) {
 	s.Call, s.Known = th.Call(e.CallID)
 	switch s.Call.State = to; to {
 	case wire.ToolPending, wire.ToolApprovalRequired, wire.ToolApproved, wire.ToolExecuting, wire.ToolSealedState:
-		th.known(e.CallID).State = to
+		th.callFor(e.CallID).State = to
 	default:
 		if s.Known {
 			th.findCall(e.CallID).State = to
@@ -432,7 +432,7 @@ func (th *Thread) moveCall(e *wire.Event, to wire.ToolCallState, s *Step) {
 // requireDecision has a call wait for a decision on its input, which a hook may have changed.
 func (th *Thread) requireDecision(e *wire.Event, p *wire.PermissionRequired, s *Step) {
 	s.Known = th.findCall(e.CallID) != nil
-	k := th.known(e.CallID)
+	k := th.callFor(e.CallID)
 	k.Tool, k.Input, k.State = p.ToolName, p.ToolInput, wire.ToolApprovalRequired
 	s.Call = *k
 }
@@ -472,7 +472,7 @@ func (c *Conversation) endCall(e *wire.Event, p *wire.AgentTool, s *Step) {
 		s.Call.State = stateOf(p)
 	}
 	if sub := c.Thread(e.CallID); sub != nil && e.CallID != "" && !sub.Over && !isBackground(p) {
-		s.Closed = sub.close(e.CallID, e.Timestamp, causeOf(p))
+		s.Closed = sub.endThread(e.CallID, e.Timestamp, causeOf(p))
 	}
 }
 
@@ -503,8 +503,8 @@ func isBackground(p *wire.AgentTool) bool {
 	return async
 }
 
-// close ends a sub-agent.
-func (th *Thread) close(call string, at int64, cause string) *Ending {
+// endThread ends a sub-agent.
+func (th *Thread) endThread(call string, at int64, cause string) *Ending {
 	th.Over, th.Message, th.Latest, th.Calls, th.Named, th.Asked = true, 0, 0, nil, nil, nil
 	th.measureWaiting(at)
 	return &Ending{Parent: call, Cause: cause}
@@ -555,7 +555,7 @@ func (c *Conversation) noteTaskReport(e *wire.Event, s *Step) {
 	case "stopped", "killed":
 		cause = wire.CallInterrupted
 	}
-	s.Closed = sub.close(call, e.Timestamp, cause)
+	s.Closed = sub.endThread(call, e.Timestamp, cause)
 }
 
 func (c *Conversation) isOpen(call string) bool {

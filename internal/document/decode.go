@@ -71,10 +71,10 @@ func (d decoder) decodeStruct(v *Value, to reflect.Value, path string) {
 	for _, f := range v.Fields {
 		field, ok := fields[f.Name]
 		if !ok {
-			d.Add(f.At, join(path, f.Name), "unknown field%s", SuggestName(f.Name, names))
+			d.Add(f.At, joinPath(path, f.Name), "unknown field%s", SuggestName(f.Name, names))
 			continue
 		}
-		d.decodeValue(f.Value, field, join(path, f.Name))
+		d.decodeValue(f.Value, field, joinPath(path, f.Name))
 	}
 }
 
@@ -87,7 +87,7 @@ func fieldName(f reflect.StructField) string {
 	return name
 }
 
-func join(path, name string) string { return strings.TrimPrefix(path+"."+name, ".") }
+func joinPath(path, name string) string { return strings.TrimPrefix(path+"."+name, ".") }
 
 func (d decoder) decodeMap(v *Value, to reflect.Value, path string) {
 	if !d.wantKind(v, Object, "an object", path) {
@@ -96,7 +96,7 @@ func (d decoder) decodeMap(v *Value, to reflect.Value, path string) {
 	to.Set(reflect.MakeMap(to.Type()))
 	for _, f := range v.Fields {
 		item := reflect.New(to.Type().Elem()).Elem()
-		d.decodeValue(f.Value, item, join(path, f.Name))
+		d.decodeValue(f.Value, item, joinPath(path, f.Name))
 		to.SetMapIndex(reflect.ValueOf(f.Name).Convert(to.Type().Key()), item)
 	}
 }

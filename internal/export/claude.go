@@ -85,7 +85,7 @@ func (c *Conversation) noteEvent(e *wire.Event) {
 func Claude(w io.Writer, run Run, events Events, c Conversation) (Result, error) {
 	r := Result{RunID: run.ID, Session: c.Session, Cwd: c.Cwd}
 	s := &sessionWriter{out: bufio.NewWriter(w), run: run.ID, c: c, result: &r}
-	err := c.each(&r, events, s.handleEvent)
+	err := c.eachShown(&r, events, s.handleEvent)
 	if err == nil {
 		err = s.flushTurn()
 	}

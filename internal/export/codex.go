@@ -19,7 +19,7 @@ import (
 func Codex(w io.Writer, run Run, events Events, c Conversation) (Result, error) {
 	r := Result{RunID: run.ID, Session: codexSession(run.ID, c), Cwd: c.Cwd}
 	s := &codexThread{out: bufio.NewWriter(w), c: c, result: &r, open: map[string]bool{}}
-	err := c.each(&r, events, s.takeEvent)
+	err := c.eachShown(&r, events, s.takeEvent)
 	if err == nil {
 		err = s.finish()
 	}

@@ -123,10 +123,10 @@ func eachStored(r *Result, events Events, f func(*eventlog.Entry) error) error {
 	return nil
 }
 
-// each calls f with what readers see of the node's own agent.
-func (c Conversation) each(r *Result, events Events, f func(*wire.Event) error) error {
+// eachShown calls f with what readers see of the node's own agent.
+func (c Conversation) eachShown(r *Result, events Events, f func(*wire.Event) error) error {
 	return eachVisible(r, events, func(e *eventlog.Entry) error {
-		if e.NodeID != c.Node || e.Event.Parent != "" || c.hidden.hides(e.Event) {
+		if e.NodeID != c.Node || e.Event.Parent != "" || c.hidden.isHidden(e.Event) {
 			return nil
 		}
 		return f(e.Event)
@@ -145,7 +145,7 @@ type truncations []truncation
 
 type truncation struct{ after, before uint64 } // seq
 
-func (all truncations) hides(e *wire.Event) bool {
+func (all truncations) isHidden(e *wire.Event) bool {
 	return slices.ContainsFunc(all, func(t truncation) bool { return e.Seq > t.after && e.Seq < t.before })
 }
 

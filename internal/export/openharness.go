@@ -62,7 +62,7 @@ func OpenHarness(w io.Writer, run Run, events, first Events) (Result, error) {
 	var buf []byte
 	err = eachVisible(&r, events, func(e *eventlog.Entry) error {
 		fields, known := openHarness[e.Event.Type()]
-		if !known || e.Event.Parent != "" && isOncePerExec(e.Event.Type()) || back[e.NodeID].hides(e.Event) {
+		if !known || e.Event.Parent != "" && isOncePerExec(e.Event.Type()) || back[e.NodeID].isHidden(e.Event) {
 			return nil
 		}
 		line, err := appendSpelled(buf[:0], e.Event, fields)

@@ -464,7 +464,7 @@ func (t *tracer) addAgentEvent(x *execution, e *wire.Event, step conversation.St
 		h().since = e.Timestamp
 	case *wire.ToolIntent:
 		t.continueChat(h(), e)
-		x.calls[e.CallID] = t.call(h(), e, step.Call)
+		x.calls[e.CallID] = t.beginCall(h(), e, step.Call)
 	case *wire.Usage:
 		t.addUsage(h(), e, p)
 	case *wire.AgentError:
@@ -484,7 +484,7 @@ func (t *tracer) addAgentEvent(x *execution, e *wire.Event, step conversation.St
 		t.endThread(x, step.Closed.Parent, e.Timestamp)
 	}
 	if step.Result != nil {
-		t.called(x, h(), e, step)
+		t.finishCall(x, h(), e, step)
 	}
 }
 
@@ -539,8 +539,8 @@ func (t *tracer) addUsage(h *agentThread, e *wire.Event, p *wire.Usage) {
 	c.setCost(p.CostUsd)
 }
 
-// call opens the span of a call.
-func (t *tracer) call(h *agentThread, e *wire.Event, call conversation.Call) *otlpSpan {
+// beginCall opens the span of a call.
+func (t *tracer) beginCall(h *agentThread, e *wire.Event, call conversation.Call) *otlpSpan {
 	s := t.beginSpan(e, h.agent.ID, opTool, opTool+" "+call.Tool, kindInternal)
 	s.setText(attrOperation, opTool)
 	s.setText(attrToolName, call.Tool)
@@ -552,12 +552,12 @@ func (t *tracer) call(h *agentThread, e *wire.Event, call conversation.Call) *ot
 	return s
 }
 
-// called ends a call; its beginning needn't be in what is exported.
-func (t *tracer) called(x *execution, h *agentThread, e *wire.Event, step conversation.Step) {
+// finishCall ends a call; its beginning needn't be in what is exported.
+func (t *tracer) finishCall(x *execution, h *agentThread, e *wire.Event, step conversation.Step) {
 	p := step.Result
 	s := x.calls[e.CallID]
 	if s == nil {
-		s = t.call(h, e, step.Call)
+		s = t.beginCall(h, e, step.Call)
 		s.Start = nanos(e.Timestamp - wire.ValueOf(p.DurationMs))
 	}
 	delete(x.calls, e.CallID)

@@ -43,12 +43,12 @@ func (s *Server) command(ctx context.Context, q wire.CommandRequest, _ api.Form)
 	case q.Stored:
 		return answer, nil
 	}
-	return s.verdict(ctx, answer, run, last+1, ack.Sequence)
+	return s.awaitVerdict(ctx, answer, run, last+1, ack.Sequence)
 }
 
-// verdict waits for the record of the command at a position of the commands. If it isn't
+// awaitVerdict waits for the record of the command at a position of the commands. If it isn't
 // recorded in time, the command waits for a runner.
-func (s *Server) verdict(ctx context.Context, answer wire.CommandResponse, run string, from, at uint64) (wire.CommandResponse, error) {
+func (s *Server) awaitVerdict(ctx context.Context, answer wire.CommandResponse, run string, from, at uint64) (wire.CommandResponse, error) {
 	n := s.log.Names()
 	filter := []string{n.Event(run, wire.RunNode, string(wire.KindFlow)), n.Event(subjects.NoRun, wire.RunNode, string(wire.KindFlow))}
 	wait, cancel := context.WithTimeout(ctx, verdictWait)

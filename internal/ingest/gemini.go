@@ -85,7 +85,7 @@ func (g *geminiSession) takeRecord(line json.RawMessage, outermost bool) {
 		g.keep("malformed", line, err.Error())
 		return
 	}
-	g.tellTime(millis(r.Timestamp))
+	g.tellTime(parseMillis(r.Timestamp))
 	switch {
 	case r.Set != nil && outermost:
 		for _, m := range r.Set.Messages {
@@ -161,14 +161,14 @@ func (g *geminiSession) takeAnswer(r geminiRecord) {
 			continue
 		}
 		said.calls[c.ID] = true
-		g.tellTime(millis(c.Timestamp))
-		output, failed := c.outcome()
+		g.tellTime(parseMillis(c.Timestamp))
+		output, failed := c.resultOf()
 		g.result(c.ID, output, failed)
 	}
 }
 
-// outcome is what a call has come to.
-func (c geminiCall) outcome() (output wire.Raw, failed string) {
+// resultOf is what a call has come to.
+func (c geminiCall) resultOf() (output wire.Raw, failed string) {
 	for _, p := range c.Result {
 		if p.Response == nil {
 			continue
@@ -236,7 +236,7 @@ func (g *geminiStream) Line(at int64, line []byte) []*wire.Event {
 		g.keep("malformed", line, err.Error())
 		return g.takeEvents()
 	}
-	g.tellTime(millis(l.Timestamp))
+	g.tellTime(parseMillis(l.Timestamp))
 	follows := g.speaks
 	g.speaks = false
 	problem := ""

@@ -81,7 +81,7 @@ func (r *rollout) Line(at int64, line []byte) []*wire.Event {
 	var l rolloutLine
 	var p rolloutItem
 	err := json.Unmarshal(line, &l)
-	r.tellTime(millis(l.Timestamp))
+	r.tellTime(parseMillis(l.Timestamp))
 	if err == nil {
 		err = json.Unmarshal(l.Payload, &p)
 	}

@@ -335,8 +335,8 @@ func (s *story) Finish(at int64) []*wire.Event {
 	return s.takeEvents()
 }
 
-// millis is a time as programs write it, in Unix ms; 0: it is none.
-func millis(text string) int64 {
+// parseMillis is a time as programs write it, in Unix ms; 0: it is none.
+func parseMillis(text string) int64 {
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil || at.IsZero() {
 		return 0

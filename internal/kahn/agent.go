@@ -78,17 +78,17 @@ func (p *Projector) handleAgentEvent(a *agent, e *wire.Event, step conversation.
 			p.names[agentKey{e.NodeID, e.CallID}] = kind
 		}
 	case *wire.TurnStart:
-		p.turned(a)
+		p.settleTurn(a)
 		if a.status == Reflect || a.status == Response {
 			p.walkToStatus(a, at, Thinking)
 		}
 	case *wire.TurnEnd:
-		p.turned(a)
+		p.settleTurn(a)
 		if a.status == Response || a.status == ToolResult {
 			p.walkToStatus(a, at, Reflect)
 		}
 	case *wire.AgentComplete:
-		p.turned(a)
+		p.settleTurn(a)
 	case *wire.AgentAborted:
 		p.endAgent(a, e, ending{kind: external, cause: "aborted"})
 	}
@@ -137,9 +137,9 @@ func (p *Projector) flushPending(a *agent) {
 	p.flushText(a)
 }
 
-// turned settles an agent after its turn is over. If the agent waits for a person, its last words may
+// settleTurn settles an agent after its turn is over. If the agent waits for a person, its last words may
 // have said so.
-func (p *Projector) turned(a *agent) {
+func (p *Projector) settleTurn(a *agent) {
 	if a.status != Blocked {
 		p.flushPending(a)
 	}
@@ -332,8 +332,8 @@ func spendingOf(s wire.Spending) *extension {
 	return x
 }
 
-// extend says on a line what KAHN has no field for.
-func (e *Event) extend(x *extension) {
+// addExtension says on a line what KAHN has no field for.
+func (e *Event) addExtension(x *extension) {
 	b, err := json.Marshal(x)
 	if err == nil {
 		e.Unknown = []Field{{Name: "ext", Value: b}}

@@ -71,7 +71,7 @@ func (p *Projector) endAgent(a *agent, e *wire.Event, end ending) {
 	a.active = false
 	line := p.newLine(at, a, b)
 	if x := spendingOf(a.spent); x != nil {
-		line.extend(x)
+		line.addExtension(x)
 	}
 	p.emitLine(line)
 }

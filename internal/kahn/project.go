@@ -295,7 +295,7 @@ func (p *Projector) openAgent(key agentKey, e *wire.Event, task, model string) *
 	}
 	line := p.newLine(e.Timestamp, a, start)
 	if name := p.agentName(key); name != a.id {
-		line.extend(&extension{Agent: strings.ToValidUTF8(name, "\uFFFD")})
+		line.addExtension(&extension{Agent: strings.ToValidUTF8(name, "\uFFFD")})
 	}
 	p.emitLine(line)
 	return a

@@ -98,7 +98,7 @@ func (l *Ledger) account(e *wire.Event) (entries []Entry) {
 		entries = l.addCall(e, p)
 	case *wire.TurnEnd:
 		r := result{p.ModelUsage, p.Usage, p.TurnCostUsd, p.CostSource}
-		entries = l.settle(r, e.Parent == "")
+		entries = l.settleResult(r, e.Parent == "")
 	case *wire.AgentComplete:
 		if e.Parent == "" {
 			entries = l.conclude(p)

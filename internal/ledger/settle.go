@@ -16,9 +16,9 @@ type result struct {
 	prices string // see [wire.Usage.CostSource]
 }
 
-// settle replaces what calls have told by what a result tells of them. own says that it is
+// settleResult replaces what calls have told by what a result tells of them. own says that it is
 // the result of the node's own agent. One that tells nothing settles nothing.
-func (l *Ledger) settle(r result, own bool) []Entry {
+func (l *Ledger) settleResult(r result, own bool) []Entry {
 	r.cost = costOf(r.cost)
 	if !own {
 		if r.cost == nil || *r.cost == 0 {
@@ -46,7 +46,7 @@ func (l *Ledger) settle(r result, own bool) []Entry {
 		if i >= 0 {
 			had = told[i]
 		}
-		if d := difference(want, had); d != (wire.Spending{Model: want.Model}) {
+		if d := spendingDifference(want, had); d != (wire.Spending{Model: want.Model}) {
 			entries = append(entries, r.entry(d))
 		}
 	}
@@ -189,8 +189,8 @@ func keepCosts(models, told []wire.Spending) []wire.Spending {
 	return models
 }
 
-// difference is what want is beyond had, the calls aside: a result doesn't count them.
-func difference(want, had wire.Spending) wire.Spending {
+// spendingDifference is what want is beyond had, the calls aside: a result doesn't count them.
+func spendingDifference(want, had wire.Spending) wire.Spending {
 	return wire.Spending{
 		Model:                    want.Model,
 		InputTokens:              want.InputTokens - had.InputTokens,
@@ -219,7 +219,7 @@ func (l *Ledger) conclude(p *wire.AgentComplete) []Entry {
 			return nil
 		}
 	}
-	return l.settle(r, true)
+	return l.settleResult(r, true)
 }
 
 // rounding is what sums of costs differ by.

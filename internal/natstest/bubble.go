@@ -51,9 +51,9 @@ func Bubble(t *testing.T, f func(*testing.T)) {
 // bubbled is whether a test runs in a bubble: there is one at a time.
 var bubbled atomic.Bool //nolint:gochecknoglobals // as the bubble
 
-// settle lets servers in a bubble answer what they were asked. One that is shut down sleeps under a lock, and a request
+// settleBubble lets servers in a bubble answer what they were asked. One that is shut down sleeps under a lock, and a request
 // that waits for the lock stops the bubble's time for ever.
-func settle() {
+func settleBubble() {
 	if bubbled.Load() {
 		synctest.Wait()
 	}

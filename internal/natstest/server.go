@@ -55,7 +55,7 @@ func New(t testing.TB, edits ...func(*server.Options)) *Server {
 	}
 	s.Start(t)
 	t.Cleanup(func() {
-		settle()
+		settleBubble()
 		s.Stop()
 	})
 	return s

@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+func startAttributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
-func terminate(pid int) { _ = syscall.Kill(-pid, syscall.SIGTERM) }
+func terminateGroup(pid int) { _ = syscall.Kill(-pid, syscall.SIGTERM) }
 
-func kill(pid int) { _ = syscall.Kill(-pid, syscall.SIGKILL) }
+func killGroup(pid int) { _ = syscall.Kill(-pid, syscall.SIGKILL) }
 
 func signalOf(state *os.ProcessState) string {
 	if ws, ok := state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {

@@ -87,7 +87,7 @@ func Start(c Config) (*Process, error) {
 	p.cmd = exec.Command(c.Argv[0], c.Argv[1:]...) //nolint:noctx // the tree is ended by End, which knows more than the context's kill
 	p.cmd.Dir = c.Dir
 	p.cmd.Env = Marked(c.Env, p.mark)
-	p.cmd.SysProcAttr = attributes()
+	p.cmd.SysProcAttr = startAttributes()
 	started, err := p.startWithPipes(c)
 	if err != nil {
 		return nil, fmt.Errorf("process: start %s: %w", c.Argv[0], err)

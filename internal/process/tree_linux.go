@@ -21,9 +21,9 @@ const look = 10 * time.Millisecond
 // stubborn is how long to go on killing.
 const stubborn = 5 * time.Second
 
-// attributes gives a program a session of its own: a tree is told by its
+// startAttributes gives a program a session of its own: a tree is told by its
 // sessions too, and the session of this program isn't one of them.
-func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
+func startAttributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
 
 func exitOf(state *os.ProcessState, err error) Exit {
 	if state == nil {

@@ -18,11 +18,11 @@ func treeOf(pid int, _ string) *tree { return &tree{pid: pid} }
 
 // endAll asks the process group to end and kills it after the grace.
 func (t *tree) endAll(grace time.Duration) error {
-	terminate(t.pid)
+	terminateGroup(t.pid)
 	for until := time.Now().Add(grace); livePrograms.has(t.pid) && time.Now().Before(until); {
 		<-time.After(10 * time.Millisecond)
 	}
-	kill(t.pid)
+	killGroup(t.pid)
 	return nil
 }
 

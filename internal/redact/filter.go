@@ -50,8 +50,8 @@ func newFilter(words []string) filter {
 // next one is about half as frequent.
 const common = " etns\"roaid\nlc,:uphfm.g\twyb-`{}k1_|v0/2()\\435x968T7=ESARCIq[]LN'D*;POjFUWMB!#$K&H%<>G+VzQJZYX?@^~"
 
-// frequency tells how frequent a byte is, beside others.
-func frequency(c byte) int {
+// byteFrequency tells how frequent a byte is, beside others.
+func byteFrequency(c byte) int {
 	at := strings.IndexByte(common, c)
 	if at < 0 {
 		return 1
@@ -65,7 +65,7 @@ func rarestPart(word string) int {
 	for i := range len(word) - block + 1 {
 		frequent := 0
 		for _, c := range []byte(word[i : i+block]) {
-			frequent += frequency(c)
+			frequent += byteFrequency(c)
 		}
 		if i == 0 || frequent < least {
 			best, least = i, frequent

@@ -181,7 +181,7 @@ func endsInBearer(text string) bool {
 func rarestPair(word string) int {
 	best := 0
 	for i := range len(word) - 1 {
-		if frequency(word[i])*frequency(word[i+1]) < frequency(word[best])*frequency(word[best+1]) {
+		if byteFrequency(word[i])*byteFrequency(word[i+1]) < byteFrequency(word[best])*byteFrequency(word[best+1]) {
 			best = i
 		}
 	}
@@ -214,7 +214,7 @@ func halvesFrequency(low, high uint16) int {
 	sum := 0
 	for h := high; h != 0; h &= h - 1 {
 		for l := low; l != 0; l &= l - 1 {
-			sum += frequency(byte(mathbits.TrailingZeros16(h)<<4 | mathbits.TrailingZeros16(l)))
+			sum += byteFrequency(byte(mathbits.TrailingZeros16(h)<<4 | mathbits.TrailingZeros16(l)))
 		}
 	}
 	return sum

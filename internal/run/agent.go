@@ -156,7 +156,7 @@ func (f *fold) turnStart(a actor) {
 
 // turnEnd adds what the turn cost. An older execution has cost money too.
 func (f *fold) turnEnd(a actor) {
-	f.account(a)
+	f.accountSpending(a)
 	f.setBreakpoint(actor{a.id, f.s.Nodes[a.id], a.current}, "READY")
 	if f.isOwnAgent(a) && len(a.n.Asked) == 0 {
 		n := f.s.Nodes[a.id]
@@ -166,13 +166,13 @@ func (f *fold) turnEnd(a actor) {
 }
 
 func (f *fold) agentComplete(a actor) {
-	f.account(a)
+	f.accountSpending(a)
 	f.setBreakpoint(actor{a.id, f.s.Nodes[a.id], a.current}, "READY")
 }
 
-// account adds what the event says of model calls. Calls of executions that are over count, but
+// accountSpending adds what the event says of model calls. Calls of executions that are over count, but
 // belong to none.
-func (f *fold) account(a actor) {
+func (f *fold) accountSpending(a actor) {
 	l := ledger.Ledger{Exec: f.e.ExecID, Counted: a.n.Counted}
 	if a.current {
 		l.ExecCost, l.Unsettled, l.Settled = a.n.ExecCost, a.n.Unsettled, a.n.Settled

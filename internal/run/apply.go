@@ -76,7 +76,7 @@ func (f *fold) checkOrder(n wire.NodeState) error {
 	if e.Seq <= n.Seq {
 		return f.illegalEvent("seq %d is stored already", n.Seq)
 	}
-	runner, _, isClaim := claimant(e.Payload)
+	runner, _, isClaim := claimantOf(e.Payload)
 	switch {
 	case isClaim && e.Epoch == n.Epoch && runner != n.Runner:
 		return f.illegalEvent("epoch %d was claimed by %q", n.Epoch, n.Runner)
@@ -88,8 +88,8 @@ func (f *fold) checkOrder(n wire.NodeState) error {
 	return nil
 }
 
-// claimant returns whom a claim names.
-func claimant(p wire.Payload) (runner, process string, ok bool) {
+// claimantOf returns whom a claim names.
+func claimantOf(p wire.Payload) (runner, process string, ok bool) {
 	switch p := p.(type) {
 	case *wire.RunClaimed:
 		return p.Runner, p.Process, true
@@ -112,7 +112,7 @@ func isOutcome(p wire.Payload) bool {
 func (f *fold) stampEvent() {
 	n := f.s.Nodes[f.e.NodeID]
 	n.Seq = f.e.Seq
-	if runner, process, ok := claimant(f.e.Payload); ok {
+	if runner, process, ok := claimantOf(f.e.Payload); ok {
 		n.Epoch, n.Runner, n.Holder = f.e.Epoch, runner, process
 	} else if f.e.NodeID != wire.RunNode && isOutcome(f.e.Payload) {
 		n.Holder = "" // the last that a worker does
@@ -219,7 +219,7 @@ func (f *fold) agentPayload() error {
 	case *wire.TurnEnd:
 		f.turnEnd(a)
 	case *wire.Usage:
-		f.account(a)
+		f.accountSpending(a)
 	case *wire.CCMessage:
 		f.ccMessage(a, p)
 	case *wire.TodoChanged:

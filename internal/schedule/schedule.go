@@ -88,7 +88,7 @@ func (s Schedule) latest(now time.Time) (time.Time, error) {
 func (s Schedule) zone() (*time.Location, error) {
 	fields := len(strings.Fields(s.Cron))
 	if tag := strings.HasPrefix(s.Cron, "@"); len(s.Cron) > maxCron || fields != 5 && !tag || !gronx.IsValid(s.Cron) {
-		return nil, fmt.Errorf("cron expression %q: five fields are needed (minute hour day month weekday), such as \"30 3 * * 1-5\", or @hourly, @daily, @weekly", cut(s.Cron))
+		return nil, fmt.Errorf("cron expression %q: five fields are needed (minute hour day month weekday), such as \"30 3 * * 1-5\", or @hourly, @daily, @weekly", cutExpression(s.Cron))
 	}
 	if s.Zone == "Local" {
 		return nil, errors.New("time zone: Local is another one on each machine: name one, such as Europe/Berlin")
@@ -100,7 +100,7 @@ func (s Schedule) zone() (*time.Location, error) {
 	return zone, nil
 }
 
-func cut(s string) string { return s[:min(len(s), maxCron)] }
+func cutExpression(s string) string { return s[:min(len(s), maxCron)] }
 
 // Due returns the times for which runs begin now, and up to which time that settles it; a zero time if nothing is due.
 func (s Schedule) Due(now time.Time) (due []time.Time, settled time.Time, err error) {

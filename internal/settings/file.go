@@ -34,7 +34,7 @@ func Load(name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := parse(text); err != nil {
+	if _, err := parseObject(text); err != nil {
 		return nil, fmt.Errorf("%s: %w: nothing is written", name, err)
 	}
 	return text, nil

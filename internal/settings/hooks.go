@@ -26,7 +26,7 @@ func Add(text []byte, hooks []Hook) ([]byte, error) {
 		return []byte("{\n  " + renderHooks(hooks, style{unit: "  ", line: "\n"}, "  ") + "\n}\n"), nil
 	}
 	for _, h := range hooks {
-		root, err := parse(text)
+		root, err := parseObject(text)
 		if err != nil {
 			return nil, err
 		}
@@ -36,7 +36,7 @@ func Add(text []byte, hooks []Hook) ([]byte, error) {
 			return nil, err
 		}
 		if all == nil {
-			text = insert(text, root, s, func(s style, indent string) string { return renderHooks([]Hook{h}, s, indent) })
+			text = insertPart(text, root, s, func(s style, indent string) string { return renderHooks([]Hook{h}, s, indent) })
 			continue
 		}
 		of, err := all.find(h.Event, '[')
@@ -44,9 +44,9 @@ func Add(text []byte, hooks []Hook) ([]byte, error) {
 			return nil, err
 		}
 		if of == nil {
-			text = insert(text, *all, s, func(s style, indent string) string { return renderEvent(h, s, indent) })
+			text = insertPart(text, *all, s, func(s style, indent string) string { return renderEvent(h, s, indent) })
 		} else {
-			text = insert(text, *of, s, func(s style, indent string) string { return renderGroup(h, s, indent) })
+			text = insertPart(text, *of, s, func(s style, indent string) string { return renderGroup(h, s, indent) })
 		}
 	}
 	return text, nil
@@ -55,7 +55,7 @@ func Add(text []byte, hooks []Hook) ([]byte, error) {
 // Remove returns a text without the hooks that run our command; nil, if there would be nothing in the file.
 func Remove(text []byte, isOurs func(command string) bool) ([]byte, error) {
 	for {
-		root, err := parse(text)
+		root, err := parseObject(text)
 		if err != nil {
 			return nil, err
 		}
@@ -63,7 +63,7 @@ func Remove(text []byte, isOurs func(command string) bool) ([]byte, error) {
 		if err != nil || path == nil {
 			return text, err
 		}
-		if text = cut(text, path); text == nil {
+		if text = cutHook(text, path); text == nil {
 			return nil, nil
 		}
 	}
@@ -72,7 +72,7 @@ func Remove(text []byte, isOurs func(command string) bool) ([]byte, error) {
 // Find returns the hooks that run our command.
 func Find(text []byte, isOurs func(command string) bool) ([]Hook, error) {
 	var found []Hook
-	root, err := parse(text)
+	root, err := parseObject(text)
 	if err != nil {
 		return nil, err
 	}
@@ -144,8 +144,8 @@ func (v value) index(key string) int {
 	return -1
 }
 
-// cut takes out what a way leads to, and what was made for it. A group goes with its last hook.
-func cut(text []byte, path []step) []byte {
+// cutHook takes out what a way leads to, and what was made for it. A group goes with its last hook.
+func cutHook(text []byte, path []step) []byte {
 	if len(path[4].in.parts) == 1 {
 		path = path[:3]
 	}
@@ -153,18 +153,18 @@ func cut(text []byte, path []step) []byte {
 		last := path[len(path)-1]
 		switch parts, p := last.in.parts, last.in.parts[last.i]; {
 		case last.i > 0:
-			return splice(text, parts[last.i-1].end(), p.end(), "")
+			return spliceText(text, parts[last.i-1].end(), p.end(), "")
 		case len(parts) > 1:
-			return splice(text, p.start, parts[1].start, "")
+			return spliceText(text, p.start, parts[1].start, "")
 		case !isSpace(text[last.in.start+1]): // it was there, and empty
-			return splice(text, p.start, p.end(), "")
+			return spliceText(text, p.start, p.end(), "")
 		case len(path) == 1:
 			return nil
 		}
 	}
 }
 
-func splice(text []byte, from, to int, with string) []byte {
+func spliceText(text []byte, from, to int, with string) []byte {
 	return append(append(append(make([]byte, 0, len(text)+len(with)), text[:from]...), with...), text[to:]...)
 }
 
@@ -174,7 +174,7 @@ type style struct {
 	line string // its line end
 }
 
-func newline(text []byte) string {
+func newlineOf(text []byte) string {
 	if bytes.Contains(text, []byte("\r\n")) {
 		return "\r\n"
 	}
@@ -182,7 +182,7 @@ func newline(text []byte) string {
 }
 
 func styleOf(text []byte, root value) style {
-	s := style{unit: "  ", line: newline(text)}
+	s := style{unit: "  ", line: newlineOf(text)}
 	if indent, ok := indentIn(text, root); ok && indent != "" {
 		s.unit = indent
 	}
@@ -199,20 +199,20 @@ func indentIn(text []byte, v value) (string, bool) {
 	return string(before[i+1:]), i >= 0
 }
 
-// insert adds a part behind the last one.
-func insert(text []byte, v value, s style, render func(style, string) string) []byte {
+// insertPart adds a part behind the last one.
+func insertPart(text []byte, v value, s style, render func(style, string) string) []byte {
 	indent, lines := indentIn(text, v)
 	switch {
 	case lines:
-		return splice(text, v.parts[len(v.parts)-1].end(), v.parts[len(v.parts)-1].end(), ","+s.line+indent+render(s, indent))
+		return spliceText(text, v.parts[len(v.parts)-1].end(), v.parts[len(v.parts)-1].end(), ","+s.line+indent+render(s, indent))
 	case len(v.parts) > 0:
-		return splice(text, v.parts[len(v.parts)-1].end(), v.parts[len(v.parts)-1].end(), ", "+render(style{}, ""))
+		return spliceText(text, v.parts[len(v.parts)-1].end(), v.parts[len(v.parts)-1].end(), ", "+render(style{}, ""))
 	}
-	return splice(text, v.start+1, v.start+1, render(style{}, ""))
+	return spliceText(text, v.start+1, v.start+1, render(style{}, ""))
 }
 
-// wrap puts something into brackets, in lines of its own if there are any.
-func wrap(open, inner, end string, s style, indent string) string {
+// wrapBrackets puts something into brackets, in lines of its own if there are any.
+func wrapBrackets(open, inner, end string, s style, indent string) string {
 	if s.unit == "" {
 		return open + " " + inner + " " + end
 	}
@@ -224,11 +224,11 @@ func renderHooks(hooks []Hook, s style, indent string) string {
 	for i, h := range hooks {
 		all[i] = renderEvent(h, s, indent+s.unit)
 	}
-	return `"hooks": ` + wrap("{", strings.Join(all, ","+s.line+indent+s.unit), "}", s, indent)
+	return `"hooks": ` + wrapBrackets("{", strings.Join(all, ","+s.line+indent+s.unit), "}", s, indent)
 }
 
 func renderEvent(h Hook, s style, indent string) string {
-	return quote(h.Event) + ": " + wrap("[", renderGroup(h, s, indent+s.unit), "]", s, indent)
+	return quoteJSON(h.Event) + ": " + wrapBrackets("[", renderGroup(h, s, indent+s.unit), "]", s, indent)
 }
 
 func renderGroup(h Hook, s style, indent string) string {
@@ -237,11 +237,11 @@ func renderGroup(h Hook, s style, indent string) string {
 	if h.Async {
 		more = `, "async": true`
 	}
-	hook := fmt.Sprintf(`{ "type": "command", "command": %s, "timeout": %d%s }`, quote(h.Command), h.Timeout, more)
-	return wrap("{", `"hooks": `+wrap("[", hook, "]", s, in), "}", s, indent)
+	hook := fmt.Sprintf(`{ "type": "command", "command": %s, "timeout": %d%s }`, quoteJSON(h.Command), h.Timeout, more)
+	return wrapBrackets("{", `"hooks": `+wrapBrackets("[", hook, "]", s, in), "}", s, indent)
 }
 
-func quote(text string) string {
+func quoteJSON(text string) string {
 	b := &bytes.Buffer{}
 	e := json.NewEncoder(b)
 	e.SetEscapeHTML(false)

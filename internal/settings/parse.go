@@ -23,8 +23,8 @@ type part struct {
 
 func (p part) end() int { return p.value.end }
 
-// parse returns the places of a text's values. It fails for what is no object.
-func parse(text []byte) (value, error) {
+// parseObject returns the places of a text's values. It fails for what is no object.
+func parseObject(text []byte) (value, error) {
 	if err := checkJSON(text); err != nil {
 		return value{}, err
 	}

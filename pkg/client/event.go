@@ -249,7 +249,7 @@ func (p *projection) emitTool(v *agentView, step conversation.Step) {
 			p.toolEnd(c(), step)
 		}
 	}
-	p.setBreakpoint(v, run.Breakpoint(states(step.Thread)))
+	p.setBreakpoint(v, run.Breakpoint(callStates(step.Thread)))
 }
 
 // toolEnd tells of a result.
@@ -266,8 +266,8 @@ func (p *projection) toolEnd(c *Call, step conversation.Step) {
 	p.emitEvent(Monitor, "tool_executed", Event{Call: c})
 }
 
-// states yields the states of an agent's open calls.
-func states(th *conversation.Thread) iter.Seq[wire.ToolCallState] {
+// callStates yields the states of an agent's open calls.
+func callStates(th *conversation.Thread) iter.Seq[wire.ToolCallState] {
 	return func(yield func(wire.ToolCallState) bool) {
 		for i := range th.Calls {
 			if !yield(th.Calls[i].State) {

@@ -67,7 +67,7 @@ func (s commits) detect(in input) (commits, []finding, int64) {
 			s, found = s.flushChosen(func(agentCommits) bool { return true })
 		}
 	}
-	return s, found, earliest(s.Agents, func(k agentCommits) int64 { return k.Until })
+	return s, found, earliestTime(s.Agents, func(k agentCommits) int64 { return k.Until })
 }
 
 // addCall looks for commits in what a call has done. Only one that succeeded counts.

@@ -169,8 +169,8 @@ func fittingLabels(labels map[string]string) map[string]string {
 	return fit
 }
 
-// earliest is the first of the times of values, 0 left out; 0 if there is none.
-func earliest[V any](values map[string]V, at func(V) int64) (first int64) {
+// earliestTime is the first of the times of values, 0 left out; 0 if there is none.
+func earliestTime[V any](values map[string]V, at func(V) int64) (first int64) {
 	for _, v := range values {
 		if t := at(v); t > 0 {
 			first = min(cmp.Or(first, t), t)

@@ -64,7 +64,7 @@ func (s milestones) detect(in input) (milestones, []finding, int64) {
 			s, found = s.flushChosen(func(todoList) bool { return true })
 		}
 	}
-	return s, found, earliest(s.Lists, func(l todoList) int64 { return l.Until })
+	return s, found, earliestTime(s.Lists, func(l todoList) int64 { return l.Until })
 }
 
 // noteChange compares a list with the one before.

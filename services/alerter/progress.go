@@ -91,7 +91,7 @@ func (k circle) addCall(in input, p *wire.AgentTool) (circle, []finding) {
 			return k, []finding{x.finding(in, p, "edit", textFlips, x.Count-1, l.Flips)}
 		}
 	}
-	if waits(p) {
+	if isWaitingCall(p) {
 		return k, nil
 	}
 	call, answer := hashOf(p.ToolName, string(p.ToolInput)), hashOf(string(p.ToolOutput))
@@ -202,8 +202,8 @@ func onlyReads(tool string) bool {
 	return false
 }
 
-// waits reports whether a call is there to wait, which agents do again and again.
-func waits(p *wire.AgentTool) bool {
+// isWaitingCall reports whether a call is there to wait, which agents do again and again.
+func isWaitingCall(p *wire.AgentTool) bool {
 	switch p.ToolName {
 	case "BashOutput", "TaskOutput", "AgentOutput", "AgentOutputTool", "Monitor", "Sleep", "Wait", "wait", "ScheduleWakeup":
 		return true

@@ -49,7 +49,7 @@ func (s spawns) detect(in input) (spawns, []finding, int64) {
 			s, found = s.flushChosen(func(spawn) bool { return true })
 		}
 	}
-	return s, found, earliest(s.Agents, func(k spawn) int64 { return k.Until })
+	return s, found, earliestTime(s.Agents, func(k spawn) int64 { return k.Until })
 }
 
 func (s spawns) addSpawn(in input, p *wire.ToolIntent) spawns {

@@ -145,7 +145,7 @@ func (l *Listener) findOrphans(ctx context.Context) error {
 		}
 		t, err := l.taleOf(a.RunID)
 		if err == nil {
-			err = t.open(limited)
+			err = t.openTale(limited)
 		}
 		if err != nil {
 			l.logger.Warn("a session that waits isn't looked at", "run", a.RunID, "error", err)

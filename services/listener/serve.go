@@ -51,7 +51,7 @@ func (l *Listener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	free()
 	free = func() {}
-	defer seat.leave()
+	defer seat.leaveHook()
 	select {
 	case <-r.Context().Done():
 	case verdict := <-seat.verdict:

@@ -80,8 +80,8 @@ func decisionOf(e eventlog.Entry) (d callDecision, ok bool) {
 	return d, c.Type == "approve" || c.Type == "deny"
 }
 
-// open reads what the log has of the session, once.
-func (t *tale) open(ctx context.Context) error {
+// openTale reads what the log has of the session, once.
+func (t *tale) openTale(ctx context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.openLocked(ctx)
@@ -182,8 +182,8 @@ func (t *tale) begin(ctx context.Context, about session.About) error {
 	return nil
 }
 
-// append stores events on the node of hooks.
-func (t *tale) append(ctx context.Context, events ...*wire.Event) (pos uint64, err error) {
+// appendEvents stores events on the node of hooks.
+func (t *tale) appendEvents(ctx context.Context, events ...*wire.Event) (pos uint64, err error) {
 	if t.writer == nil || t.writer.Err() != nil {
 		if t.writer, err = t.l.log.Claim(ctx, t.session, wire.HooksNode, eventlog.Claim{Runner: t.l.cfg.ID}); err != nil {
 			return 0, err
@@ -216,7 +216,7 @@ func (t *tale) askPerson(ctx context.Context, rep report.Report) (*waitingHook, 
 			return nil, err
 		}
 		q = &permissionRequest{tool: rep.Tool, seats: map[*waitingHook]bool{}}
-		q.pos, err = t.append(ctx, &wire.Event{
+		q.pos, err = t.appendEvents(ctx, &wire.Event{
 			Timestamp: rep.At, CallID: rep.Call, Payload: &wire.PermissionRequired{ToolName: rep.Tool, ToolInput: input},
 		})
 		if err != nil {
@@ -239,8 +239,8 @@ func orNull(input json.RawMessage) []byte {
 	return input
 }
 
-// leave is called when the hook doesn't wait any more.
-func (s *waitingHook) leave() {
+// leaveHook is called when the hook doesn't wait any more.
+func (s *waitingHook) leaveHook() {
 	s.t.mu.Lock()
 	defer s.t.mu.Unlock()
 	q := s.t.asked[s.call]
@@ -299,7 +299,7 @@ func (t *tale) noteReport(ctx context.Context, rep report.Report) error {
 		}
 	}
 	fired := &wire.Event{Timestamp: rep.At, CallID: rep.Call, Payload: &wire.HookFired{HookEvent: rep.Event, HookName: rep.Tool, Output: rep.Text}}
-	if _, err := t.append(ctx, fired); err != nil {
+	if _, err := t.appendEvents(ctx, fired); err != nil {
 		return err
 	}
 	if rep.Event != report.SessionEnd {
@@ -332,7 +332,7 @@ func (t *tale) closeRequest(ctx context.Context, call string, at int64, decided 
 	case decision == wire.DecisionAllow || decision == wire.DecisionDeny:
 		e.Payload = &wire.PermissionDecided{Decision: decision, By: "terminal"}
 	}
-	if _, err := t.append(ctx, e); err != nil {
+	if _, err := t.appendEvents(ctx, e); err != nil {
 		return err
 	}
 	delete(t.asked, call)

@@ -68,8 +68,8 @@ func (f *file) source() string {
 	return strings.ToValidUTF8(strings.TrimSuffix(session.StoreFile+f.rec.Project+"/"+f.rec.Session+"/"+f.rec.Subpath, "/"), "?")
 }
 
-// open reads what is kept and what was told of it.
-func (f *file) open(ctx context.Context) error {
+// openFile reads what is kept and what was told of it.
+func (f *file) openFile(ctx context.Context) error {
 	if f.state != nil {
 		return nil
 	}
@@ -90,7 +90,7 @@ func (f *file) open(ctx context.Context) error {
 	}
 	f.state = r
 	for line := range bytes.Lines(content) {
-		f.take(bytes.TrimRight(line, "\n"))
+		f.addLine(bytes.TrimRight(line, "\n"))
 	}
 	r.lacks = nil // which was told when they came
 	return nil
@@ -119,8 +119,8 @@ func (f *file) toldKeys(ctx context.Context) (told map[string]bool, known bool, 
 	return told, known, nil
 }
 
-// keep stores the entries that aren't kept, and then the record.
-func (f *file) keep(ctx context.Context, q programRequest, next transcriptRecord) error {
+// storeEntries stores the entries that aren't kept, and then the record.
+func (f *file) storeEntries(ctx context.Context, q programRequest, next transcriptRecord) error {
 	r := f.state
 	lines := f.freshLines(q)
 	var added bytes.Buffer
@@ -147,7 +147,7 @@ func (f *file) keep(ctx context.Context, q programRequest, next transcriptRecord
 		r.ids[l.uuid] = l.uuid != ""
 	}
 	for _, l := range lines {
-		f.take(l.text)
+		f.addLine(l.text)
 		if l.parent != "" && !r.ids[l.parent] {
 			r.lacks = append(r.lacks, l.parent)
 			r.ids[l.parent] = true // it is told once
@@ -201,8 +201,8 @@ func sumOf(text []byte) (sum [16]byte) {
 	return sum
 }
 
-// take takes a line that is kept, and what is to be told of it.
-func (f *file) take(text []byte) {
+// addLine takes a line that is kept, and what is to be told of it.
+func (f *file) addLine(text []byte) {
 	r := f.state
 	r.digest.Write(text)
 	r.digest.Write([]byte{'\n'})
@@ -251,8 +251,8 @@ func (r *fileState) sealChunk(c *lineChunk) {
 	c.mark.Offset, c.mark.Digest = r.size, hex.EncodeToString(r.digest.Sum(nil))
 }
 
-// tell tells what is to be told: each chunk, and how far it goes, as one.
-func (f *file) tell(ctx context.Context) error {
+// tellChunks tells what is to be told: each chunk, and how far it goes, as one.
+func (f *file) tellChunks(ctx context.Context) error {
 	r := f.state
 	exec := run.ExecID(f.node(), 1)
 	if c := r.lastChunk(); len(c.mark.Lines) > 0 {
@@ -319,7 +319,7 @@ func lackEvent(exec string, ids []string, n int, why string) *wire.Event {
 
 // tellTrouble tells that a program has lost entries that it couldn't append.
 func (f *file) tellTrouble(ctx context.Context, q programRequest) error {
-	if err := f.open(ctx); err != nil {
+	if err := f.openFile(ctx); err != nil {
 		return err
 	}
 	if err := f.claim(ctx); err != nil {

@@ -128,7 +128,7 @@ func (m *Mirror) Run(ctx context.Context) error {
 	for {
 		for _, s := range m.allShelves() {
 			limited, stop := context.WithTimeout(ctx, writeTime)
-			if err := s.rest(limited, time.Now()); err != nil && ctx.Err() == nil {
+			if err := s.pauseQuiet(limited, time.Now()); err != nil && ctx.Err() == nil {
 				m.logger.Warn("a session isn't told whole; it is tried again", "session", s.session, "run", s.run, "error", err)
 			}
 			stop()

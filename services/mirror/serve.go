@@ -56,7 +56,7 @@ type requestProblem struct {
 
 func (r *requestProblem) Error() string { return r.text }
 
-func refuse(status int, format string, args ...any) error {
+func newProblem(status int, format string, args ...any) error {
 	return &requestProblem{status, fmt.Sprintf(format, args...)}
 }
 
@@ -97,17 +97,17 @@ func (m *Mirror) checkRequest(r *http.Request) error {
 	token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	switch {
 	case r.Method != http.MethodPost:
-		return refuse(http.StatusMethodNotAllowed, "requests are POST")
+		return newProblem(http.StatusMethodNotAllowed, "requests are POST")
 	case len(r.Header.Values("Origin")) > 0:
-		return refuse(http.StatusForbidden, "pages may not ask for sessions")
+		return newProblem(http.StatusForbidden, "pages may not ask for sessions")
 	case strings.HasPrefix(m.cfg.URL, "http://") && (ip == nil || !ip.IsLoopback()):
-		return refuse(http.StatusForbidden, "ask a loopback address, such as %s", m.cfg.URL)
+		return newProblem(http.StatusForbidden, "ask a loopback address, such as %s", m.cfg.URL)
 	case subtle.ConstantTimeCompare([]byte(token), []byte(m.address.Key)) != 1:
-		return refuse(http.StatusUnauthorized, "there is no token, or another one's: it is in the file sessions-url of the data directory")
+		return newProblem(http.StatusUnauthorized, "there is no token, or another one's: it is in the file sessions-url of the data directory")
 	case kind != "application/json":
-		return refuse(http.StatusUnsupportedMediaType, "requests are JSON")
+		return newProblem(http.StatusUnsupportedMediaType, "requests are JSON")
 	case r.ContentLength > maxRequest:
-		return refuse(http.StatusRequestEntityTooLarge, "a request has %d MiB at most: append fewer entries at once", maxRequest>>20)
+		return newProblem(http.StatusRequestEntityTooLarge, "a request has %d MiB at most: append fewer entries at once", maxRequest>>20)
 	}
 	return nil
 }
@@ -116,28 +116,28 @@ func (m *Mirror) checkRequest(r *http.Request) error {
 func readRequest(w http.ResponseWriter, r *http.Request, verb string) (q programRequest, err error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
 	if long := new(http.MaxBytesError); errors.As(err, &long) {
-		return q, refuse(http.StatusRequestEntityTooLarge, "a request has %d MiB at most: append fewer entries at once", maxRequest>>20)
+		return q, newProblem(http.StatusRequestEntityTooLarge, "a request has %d MiB at most: append fewer entries at once", maxRequest>>20)
 	}
 	if err != nil {
-		return q, refuse(http.StatusBadRequest, "the request didn't come whole")
+		return q, newProblem(http.StatusBadRequest, "the request didn't come whole")
 	}
 	if err := json.Unmarshal(body, &q); err != nil {
-		return q, refuse(http.StatusBadRequest, "the request can't be read: %s", err)
+		return q, newProblem(http.StatusBadRequest, "the request can't be read: %s", err)
 	}
 	q.sessionKey = sessionKey{q.Key.Project, q.Key.Session}
 	if q.Key.Subpath != nil {
 		if q.subpath = *q.Key.Subpath; q.subpath == "" {
-			return q, refuse(http.StatusBadRequest, "subpath is empty: leave it out")
+			return q, newProblem(http.StatusBadRequest, "subpath is empty: leave it out")
 		}
 	}
 	lists := verb == "list" || verb == "summaries"
 	switch {
 	case q.project == "" || q.session == "" && !lists:
-		return q, refuse(http.StatusBadRequest, "projectKey and sessionId are required")
+		return q, newProblem(http.StatusBadRequest, "projectKey and sessionId are required")
 	case max(len(q.project), len(q.session), len(q.subpath)) > maxName:
-		return q, refuse(http.StatusBadRequest, "a part of the key has %d bytes at most", maxName)
+		return q, newProblem(http.StatusBadRequest, "a part of the key has %d bytes at most", maxName)
 	case len(q.Entries) > maxEntries:
-		return q, refuse(http.StatusRequestEntityTooLarge, "append %d entries at most at once", maxEntries)
+		return q, newProblem(http.StatusRequestEntityTooLarge, "append %d entries at most at once", maxEntries)
 	}
 	q.Error, q.UUIDs = q.Error[:min(len(q.Error), maxName)], q.UUIDs[:min(len(q.UUIDs), maxEntries)]
 	for i, e := range q.Entries {
@@ -146,11 +146,11 @@ func readRequest(w http.ResponseWriter, r *http.Request, verb string) (q program
 			Parent any `json:"parentUuid"`
 		}
 		if !bytes.HasPrefix(e, []byte("{")) || json.Unmarshal(e, &named) != nil {
-			return q, refuse(http.StatusBadRequest, "entry %d is no object", i)
+			return q, newProblem(http.StatusBadRequest, "entry %d is no object", i)
 		}
 		var text bytes.Buffer
 		if err := json.Compact(&text, e); err != nil {
-			return q, refuse(http.StatusBadRequest, "entry %d: %s", i, err)
+			return q, newProblem(http.StatusBadRequest, "entry %d: %s", i, err)
 		}
 		l := transcriptLine{text: text.Bytes()}
 		l.uuid, _ = named.UUID.(string)
@@ -169,36 +169,36 @@ func (m *Mirror) do(ctx context.Context, w http.ResponseWriter, verb string, q p
 		return m.load(ctx, w, q)
 	case "list":
 		all := []map[string]any{}
-		for _, r := range m.listed(q.project) {
+		for _, r := range m.listRecords(q.project) {
 			if r.Subpath == "" {
 				all = append(all, map[string]any{"sessionId": r.Session, "mtime": r.At})
 			}
 		}
-		return answer(w, http.StatusOK, map[string]any{"sessions": all})
+		return writeJSON(w, http.StatusOK, map[string]any{"sessions": all})
 	case "summaries":
 		all := []map[string]any{}
-		for _, r := range m.listed(q.project) {
+		for _, r := range m.listRecords(q.project) {
 			if r.Subpath == "" && r.Summary != nil {
 				all = append(all, map[string]any{"sessionId": r.Session, "mtime": r.Folded, "data": r.Summary})
 			}
 		}
-		return answer(w, http.StatusOK, map[string]any{"summaries": all})
+		return writeJSON(w, http.StatusOK, map[string]any{"summaries": all})
 	case "subkeys":
 		all := []string{}
-		for _, r := range m.findShelf(q.sessionKey).listed() {
+		for _, r := range m.findShelf(q.sessionKey).shelfRecords() {
 			if r.Subpath != "" {
 				all = append(all, r.Subpath)
 			}
 		}
 		slices.Sort(all)
-		return answer(w, http.StatusOK, map[string]any{"subkeys": all})
+		return writeJSON(w, http.StatusOK, map[string]any{"subkeys": all})
 	case "delete":
 		limited, stop := context.WithTimeout(context.WithoutCancel(ctx), writeTime)
 		defer stop()
 		if err := m.findShelf(q.sessionKey).remove(limited, q.subpath); err != nil {
 			return err
 		}
-		return answer(w, http.StatusOK, struct{}{})
+		return writeJSON(w, http.StatusOK, struct{}{})
 	case "lost":
 		limited, stop := context.WithTimeout(context.WithoutCancel(ctx), writeTime)
 		defer stop()
@@ -208,15 +208,15 @@ func (m *Mirror) do(ctx context.Context, w http.ResponseWriter, verb string, q p
 		if err := s.noteTrouble(limited, q); err != nil {
 			return err
 		}
-		return answer(w, http.StatusOK, struct{}{})
+		return writeJSON(w, http.StatusOK, struct{}{})
 	}
-	return refuse(http.StatusNotFound, "there is no %.40q: append, load, list, summaries, subkeys, delete, lost", verb)
+	return newProblem(http.StatusNotFound, "there is no %.40q: append, load, list, summaries, subkeys, delete, lost", verb)
 }
 
 // append appends, also if the program is gone meanwhile.
 func (m *Mirror) append(ctx context.Context, w http.ResponseWriter, q programRequest) error {
 	if len(q.lines) == 0 {
-		return answer(w, http.StatusOK, struct{}{})
+		return writeJSON(w, http.StatusOK, struct{}{})
 	}
 	limited, stop := context.WithTimeout(context.WithoutCancel(ctx), writeTime)
 	defer stop()
@@ -228,17 +228,17 @@ func (m *Mirror) append(ctx context.Context, w http.ResponseWriter, q programReq
 		if err != nil {
 			return err
 		}
-		return answer(w, http.StatusOK, map[string]any{"mtime": at})
+		return writeJSON(w, http.StatusOK, map[string]any{"mtime": at})
 	}
 	body := map[string]any{"error": err.Error(), "summary": nil}
-	for _, r := range s.listed() {
+	for _, r := range s.shelfRecords() {
 		if r.Subpath == q.subpath {
 			if body["mtime"] = r.At; r.Folded == r.At {
 				body["summary"] = r.Summary
 			}
 		}
 	}
-	return answer(w, http.StatusConflict, body)
+	return writeJSON(w, http.StatusConflict, body)
 }
 
 // load answers with all entries, as they were appended.
@@ -249,24 +249,24 @@ func (m *Mirror) load(ctx context.Context, w http.ResponseWriter, q programReque
 	}
 	w.Header().Set("Content-Type", "application/json")
 	if lines == nil {
-		return answer(w, http.StatusOK, map[string]any{"entries": nil, "mtime": at})
+		return writeJSON(w, http.StatusOK, map[string]any{"entries": nil, "mtime": at})
 	}
 	all := bytes.ReplaceAll(bytes.TrimSuffix(lines, []byte("\n")), []byte("\n"), []byte(",\n"))
 	_, _ = fmt.Fprintf(w, `{"mtime":%d,"entries":[%s]}`, at, all) // a program that is gone needs none
 	return nil
 }
 
-// listed returns the records of a project's sessions.
-func (m *Mirror) listed(project string) (all []transcriptRecord) {
+// listRecords returns the records of a project's sessions.
+func (m *Mirror) listRecords(project string) (all []transcriptRecord) {
 	for _, s := range m.allShelves() {
 		if s.project == project {
-			all = append(all, s.listed()...)
+			all = append(all, s.shelfRecords()...)
 		}
 	}
 	return all
 }
 
-func answer(w http.ResponseWriter, status int, body any) error {
+func writeJSON(w http.ResponseWriter, status int, body any) error {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(body) // a program that is gone needs none
@@ -281,5 +281,5 @@ func (m *Mirror) tellError(w http.ResponseWriter, err error) {
 	} else {
 		m.logger.Warn("a program's session isn't kept or read", "error", err)
 	}
-	_ = answer(w, status, map[string]string{"error": err.Error()})
+	_ = writeJSON(w, status, map[string]string{"error": err.Error()})
 }

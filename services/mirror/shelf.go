@@ -49,7 +49,7 @@ func (s *shelf) append(ctx context.Context, q programRequest) (at int64, err err
 	if q.Summary != nil && q.Summary.After != f.rec.At {
 		return 0, errConflict
 	}
-	if err := f.open(ctx); err != nil {
+	if err := f.openFile(ctx); err != nil {
 		f.close(ctx)
 		return 0, err
 	}
@@ -59,12 +59,12 @@ func (s *shelf) append(ctx context.Context, q programRequest) (at int64, err err
 	if q.Summary != nil {
 		next.Summary, next.Folded = q.Summary.Data, next.At
 	}
-	if err := f.keep(ctx, q, next); err != nil {
+	if err := f.storeEntries(ctx, q, next); err != nil {
 		f.close(ctx) // it may be stored or not
 		return 0, err
 	}
 	s.files[q.subpath] = f
-	if err := f.tell(ctx); err != nil { // it is kept: it is told later
+	if err := f.tellChunks(ctx); err != nil { // it is kept: it is told later
 		s.m.logger.Warn("what was appended to a session isn't told yet", "session", s.session, "run", s.run, "error", err)
 		f.close(ctx)
 		f.untold = true
@@ -97,8 +97,8 @@ func (s *shelf) load(ctx context.Context, subpath string) (lines []byte, at int6
 	return lines, f.rec.At, err
 }
 
-// listed returns the records of the shelf.
-func (s *shelf) listed() (all []transcriptRecord) {
+// shelfRecords returns the records of the shelf.
+func (s *shelf) shelfRecords() (all []transcriptRecord) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, f := range s.files {
@@ -324,17 +324,17 @@ func (s *shelf) appendOwn(ctx context.Context, e *wire.Event) (err error) {
 // errElsewhere is returned if another feed of the session has just written the same.
 var errElsewhere = errors.New("another feed of the session was faster")
 
-// rest tells what wasn't told, and pauses the run if nothing was appended for a while.
-func (s *shelf) rest(ctx context.Context, now time.Time) error {
+// pauseQuiet tells what wasn't told, and pauses the run if nothing was appended for a while.
+func (s *shelf) pauseQuiet(ctx context.Context, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, f := range s.files {
 		if !f.untold {
 			continue
 		}
-		err := f.open(ctx)
+		err := f.openFile(ctx)
 		if err == nil {
-			err = f.tell(ctx)
+			err = f.tellChunks(ctx)
 		}
 		if err != nil {
 			f.close(ctx)

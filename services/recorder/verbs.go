@@ -24,8 +24,8 @@ func (r *Recorder) newService() api.Service {
 	}
 }
 
-// derived answers a verb from what is derived: it catches up before, and the answer says what it lacks.
-func derived[Q, A any, P interface {
+// handleDerived answers a verb from what is derived: it catches up before, and the answer says what it lacks.
+func handleDerived[Q, A any, P interface {
 	*A
 	SetLag(wire.Lag)
 }](r *Recorder, verb, action string, ask func(ctx context.Context, q Q, now time.Time, limit int) (A, error)) api.Endpoint {
@@ -41,8 +41,8 @@ func derived[Q, A any, P interface {
 func (r *Recorder) runEndpoints() []api.Endpoint {
 	s := r.store
 	return []api.Endpoint{
-		derived(r, wire.VerbLog, "get_log", s.Answers.Log).OfRun(),
-		derived(r, wire.VerbStatus, "", func(ctx context.Context, q wire.StatusRequest, now time.Time, limit int) (wire.StatusResponse, error) {
+		handleDerived(r, wire.VerbLog, "get_log", s.Answers.Log).OfRun(),
+		handleDerived(r, wire.VerbStatus, "", func(ctx context.Context, q wire.StatusRequest, now time.Time, limit int) (wire.StatusResponse, error) {
 			status, err := s.Answers.Status(ctx, q, now, limit)
 			if err == nil {
 				r.fillAlertCounts(ctx, status.RunID, &status.AgentStatus, status.Agents)
@@ -50,7 +50,7 @@ func (r *Recorder) runEndpoints() []api.Endpoint {
 			}
 			return status, err
 		}).OfRun(),
-		derived(r, wire.VerbTimeline, "", s.Answers.Timeline).OfRun(),
+		handleDerived(r, wire.VerbTimeline, "", s.Answers.Timeline).OfRun(),
 		api.Handle(wire.VerbEvents, "", func(ctx context.Context, q wire.EventsRequest, f api.Form) (wire.EventsResponse, error) {
 			lag := r.catchUp(ctx, &r.recorded)
 			events, err := s.Answers.Events(ctx, q, f.JSON, f.Limit)
@@ -127,24 +127,24 @@ func (r *Recorder) findRun(ctx context.Context, name string) (string, error) {
 func (r *Recorder) fleetEndpoints() []api.Endpoint {
 	s := r.store
 	return []api.Endpoint{
-		derived(r, wire.VerbTop, "", func(ctx context.Context, q wire.TopRequest, now time.Time, limit int) (wire.TopResponse, error) {
+		handleDerived(r, wire.VerbTop, "", func(ctx context.Context, q wire.TopRequest, now time.Time, limit int) (wire.TopResponse, error) {
 			top, err := s.Answers.Top(ctx, q, now, limit)
 			for i := range top.Runs {
 				r.fillAlertCounts(ctx, top.Runs[i].RunID, &top.Runs[i].AgentStatus, top.Runs[i].Live)
 			}
 			return top, err
 		}),
-		derived(r, wire.VerbFleet, "", s.Answers.Fleet),
-		derived(r, wire.VerbApprovals, "", s.Answers.Approvals),
-		derived(r, wire.VerbRuns, "", s.Answers.Runs),
-		derived(r, wire.VerbSearch, "", func(ctx context.Context, q wire.SearchRequest, now time.Time, limit int) (wire.SearchResponse, error) {
+		handleDerived(r, wire.VerbFleet, "", s.Answers.Fleet),
+		handleDerived(r, wire.VerbApprovals, "", s.Answers.Approvals),
+		handleDerived(r, wire.VerbRuns, "", s.Answers.Runs),
+		handleDerived(r, wire.VerbSearch, "", func(ctx context.Context, q wire.SearchRequest, now time.Time, limit int) (wire.SearchResponse, error) {
 			r.indexForSearch(ctx)
 			return s.Answers.Search(ctx, q, now, limit)
 		}),
-		derived(r, wire.VerbStats, "", func(ctx context.Context, q wire.StatsRequest, now time.Time, _ int) (wire.StatsResponse, error) {
+		handleDerived(r, wire.VerbStats, "", func(ctx context.Context, q wire.StatsRequest, now time.Time, _ int) (wire.StatsResponse, error) {
 			return s.Answers.Stats(ctx, q, now)
 		}),
-		derived(r, wire.VerbBudgets, "", func(ctx context.Context, _ wire.BudgetsRequest, _ time.Time, _ int) (wire.BudgetsResponse, error) {
+		handleDerived(r, wire.VerbBudgets, "", func(ctx context.Context, _ wire.BudgetsRequest, _ time.Time, _ int) (wire.BudgetsResponse, error) {
 			return r.sumBudgets(ctx)
 		}),
 	}

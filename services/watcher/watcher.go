@@ -95,7 +95,7 @@ func (w *Watcher) Run(ctx context.Context) (err error) {
 	w.sessions, w.before = map[int]string{}, map[string]string{}
 	w.begun, w.past, w.blind = time.Now(), Progress{}, false
 	if w.kept, err = w.log.JetStream().ObjectStore(ctx, w.log.Names().SessionsBucket()); err != nil {
-		return stopped(ctx, err)
+		return unlessStopped(ctx, err)
 	}
 	if w.notices, err = fsnotify.NewWatcher(); err != nil {
 		w.turnBlind(err)
@@ -104,11 +104,11 @@ func (w *Watcher) Run(ctx context.Context) (err error) {
 	}
 	w.checkHolders()
 	w.scanFolders(true)
-	return stopped(ctx, w.followFiles(ctx))
+	return unlessStopped(ctx, w.followFiles(ctx))
 }
 
-// stopped is no error where the context has ended.
-func stopped(ctx context.Context, err error) error {
+// unlessStopped is no error where the context has ended.
+func unlessStopped(ctx context.Context, err error) error {
 	select {
 	case <-ctx.Done():
 		return nil

@@ -256,7 +256,7 @@ func (f *fold) countTokens(m message, result wire.Raw) *wire.TokenUsage {
 	switch {
 	case r.Usage != nil:
 		u.InputTokens, u.OutputTokens = int64(r.Usage.InputTokens), int64(r.Usage.OutputTokens)
-		u.CacheCreationInputTokens, u.CacheReadInputTokens = wide(r.Usage.CachedWriteTokens), wide(r.Usage.CachedReadTokens)
+		u.CacheCreationInputTokens, u.CacheReadInputTokens = widenCount(r.Usage.CachedWriteTokens), widenCount(r.Usage.CachedReadTokens)
 	case !isEmpty(quota):
 		u.InputTokens, u.OutputTokens = countOf(quota, "input_tokens"), countOf(quota, "output_tokens")
 	default:
@@ -297,7 +297,7 @@ func (f *fold) emitUsage(end *wire.TurnEnd) {
 	f.emit("", p)
 }
 
-func wide(n *int) *int64 {
+func widenCount(n *int) *int64 {
 	if n == nil {
 		return nil
 	}

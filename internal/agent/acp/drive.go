@@ -187,7 +187,7 @@ func (s *session) answerAgain(m message, yield func(*wire.Event, error) bool) bo
 	}
 	s.f.takeDecision(nowMillis(), question, d)
 	s.f.takeEvents() // the log has them
-	s.put(resultOf(m.ID, answerOf(chosen(m, agent.Verdict{Allow: d.Decision == wire.DecisionAllow, UpdatedInput: d.UpdatedInput}))))
+	s.put(resultOf(m.ID, answerOf(chosenOption(m, agent.Verdict{Allow: d.Decision == wire.DecisionAllow, UpdatedInput: d.UpdatedInput}))))
 	return true
 }
 

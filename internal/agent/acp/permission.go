@@ -52,7 +52,7 @@ func (s *session) recordDecision(d decision, yield func(*wire.Event, error) bool
 		return true
 	}
 	delete(s.deciding, question)
-	answer := chosen(d.question, d.verdict)
+	answer := chosenOption(d.question, d.verdict)
 	p := &wire.PermissionDecided{Decision: wire.DecisionDeny, By: toValidUTF8(d.verdict.By), Note: toValidUTF8(d.verdict.Note)}
 	if d.verdict.Allow && isAllowed(d.question, answer) {
 		p.Decision = wire.DecisionAllow
@@ -81,9 +81,9 @@ func optionsOf(question message) []acp.PermissionOption {
 	return r.Options
 }
 
-// chosen returns the answer to a question: the option that the decision names, else the first one for this call alone,
+// chosenOption returns the answer to a question: the option that the decision names, else the first one for this call alone,
 // else the first that does the same for others, too.
-func chosen(question message, v agent.Verdict) acp.RequestPermissionOutcome {
+func chosenOption(question message, v agent.Verdict) acp.RequestPermissionOutcome {
 	options := optionsOf(question)
 	kinds := []acp.PermissionOptionKind{acp.PermissionOptionKindRejectOnce, acp.PermissionOptionKindRejectAlways}
 	if v.Allow {

@@ -20,8 +20,8 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// presets are the commands of agents that are known by name.
-func presets() map[string][]string {
+// presetCommands are the commands of agents that are known by name.
+func presetCommands() map[string][]string {
 	return map[string][]string{
 		"gemini":     {"gemini", "--acp"},
 		"codex":      {"codex-acp"},
@@ -66,8 +66,8 @@ func (p *Provider) Start(ctx context.Context, r agent.Request) (agent.Session, e
 
 // commandLine returns the command of the agent: that of the options, or that of a preset.
 func commandLine(o agent.Options) ([]string, error) {
-	known := strings.Join(slices.Sorted(maps.Keys(presets())), ", ")
-	switch argv, isPreset := presets()[o.Agent]; {
+	known := strings.Join(slices.Sorted(maps.Keys(presetCommands())), ", ")
+	switch argv, isPreset := presetCommands()[o.Agent]; {
 	case len(o.Command) > 0 && o.Agent != "":
 		return nil, errors.New("acp: the input has both command and agent: give one")
 	case len(o.Command) > 0 && o.Command[0] == "":

@@ -80,7 +80,7 @@ func (s *session) createTerminal(m message, r acp.CreateTerminalRequest) (any, e
 		limit = min(limit, *r.OutputByteLimit)
 	}
 	id := terminalID(m)
-	if err := s.openTerminal(id, limit, argv, filepath.Join(s.folder.Dir, rel), overlay(s.environ(), added)); err != nil {
+	if err := s.openTerminal(id, limit, argv, filepath.Join(s.folder.Dir, rel), overlayEnvironment(s.environ(), added)); err != nil {
 		return nil, err
 	}
 	if !slices.Contains(s.f.Terminals, id) {
@@ -89,8 +89,8 @@ func (s *session) createTerminal(m message, r acp.CreateTerminalRequest) (any, e
 	return acp.CreateTerminalResponse{TerminalId: id}, nil
 }
 
-// overlay returns an environment with variables that replace its own.
-func overlay(env []string, added map[string]string) []string {
+// overlayEnvironment returns an environment with variables that replace its own.
+func overlayEnvironment(env []string, added map[string]string) []string {
 	env = slices.DeleteFunc(env, func(kv string) bool {
 		key, _, _ := strings.Cut(kv, "=")
 		_, replaced := added[key]

@@ -34,7 +34,7 @@ func forkPrefix(r agent.Request) (*prefix, error) {
 			return nil, err
 		case e.RunID != r.RunID:
 			inherited = true
-			p.take(e)
+			p.observe(e)
 		case e.Type() == wire.TypeTurnStart: // then it is the fork's own session that is taken back
 			return nil, nil
 		case e.Type() == wire.TypeAgentTool:
@@ -48,7 +48,7 @@ func forkPrefix(r agent.Request) (*prefix, error) {
 	return p, nil
 }
 
-func (p *prefix) take(e *wire.Event) {
+func (p *prefix) observe(e *wire.Event) {
 	if e.Parent != "" {
 		return
 	}

@@ -45,12 +45,12 @@ func recoveredCalls(content []byte, session string, calls agent.Calls, priceOf f
 		}
 		r.messages[e.Message.ID] = r.line
 		for _, e := range n.Line(0, text) {
-			r.take(e)
+			r.addEvent(e)
 		}
 	}
 	for _, e := range n.Finish(0, Exit{Unknown: true}) { // the usage of the last message may be told with the next one
 		if e.Type() == wire.TypeUsage {
-			r.take(e)
+			r.addEvent(e)
 		}
 	}
 	return slices.DeleteFunc(r.events, func(e *wire.Event) bool {
@@ -71,7 +71,7 @@ type recovery struct {
 // older reports whether a line is from before the execution.
 func (r *recovery) older(line int) bool { return !r.calls.Whole && (r.first == 0 || line < r.first) }
 
-func (r *recovery) take(e *wire.Event) {
+func (r *recovery) addEvent(e *wire.Event) {
 	if e.Parent != "" || e.AgentID != "" {
 		return
 	}

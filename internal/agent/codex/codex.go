@@ -142,14 +142,14 @@ func (p *Provider) commandLine(o agent.Options, thread string, fork bool) []stri
 		argv = append(argv, "--model="+o.Model)
 	}
 	if o.Effort != "" {
-		argv = append(argv, "-c", "model_reasoning_effort="+quote(o.Effort))
+		argv = append(argv, "-c", "model_reasoning_effort="+quoteTOML(o.Effort))
 	}
 	if len(o.AddDirs) > 0 {
 		argv = append(argv, "-c", "sandbox_workspace_write.writable_roots="+quoteList(o.AddDirs))
 	}
 	if len(p.Parent) > 0 {
 		server := "mcp_servers." + parent.Server
-		argv = append(argv, "-c", server+".command="+quote(p.Parent[0]), "-c", server+".args="+quoteList(p.Parent[1:]))
+		argv = append(argv, "-c", server+".command="+quoteTOML(p.Parent[0]), "-c", server+".args="+quoteList(p.Parent[1:]))
 	}
 	if thread != "" {
 		return append(argv, "--", thread, "-")
@@ -161,13 +161,13 @@ func (p *Provider) commandLine(o agent.Options, thread string, fork bool) []stri
 func quoteList(texts []string) string {
 	quoted := make([]string, len(texts))
 	for i, text := range texts {
-		quoted[i] = quote(text)
+		quoted[i] = quoteTOML(text)
 	}
 	return "[" + strings.Join(quoted, ",") + "]"
 }
 
-// quote makes a text one of TOML.
-func quote(s string) string {
+// quoteTOML makes a text one of TOML.
+func quoteTOML(s string) string {
 	b, _ := wire.AppendJSON(nil, wire.RawString(s)) // TOML's basic strings are written as those of JSON
 	return string(b)
 }

@@ -18,7 +18,7 @@ const (
 
 // Alerts answers a [wire.AlertsRequest] in at most limit bytes of msgpack.
 func (a *Answers) Alerts(ctx context.Context, q wire.AlertsRequest, limit int) (wire.AlertsResponse, error) {
-	return answer(ctx, a, "alerts", func(t *archive.Tx) (wire.AlertsResponse, error) { return listAlerts(ctx, t, q, limit) })
+	return askArchive(ctx, a, "alerts", func(t *archive.Tx) (wire.AlertsResponse, error) { return listAlerts(ctx, t, q, limit) })
 }
 
 func listAlerts(ctx context.Context, t *archive.Tx, q wire.AlertsRequest, limit int) (wire.AlertsResponse, error) {

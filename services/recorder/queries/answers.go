@@ -70,8 +70,8 @@ func (c *cache[V]) drop(run string) {
 // New returns answers from a.
 func New(a *archive.Archive) *Answers { return &Answers{Archive: a} }
 
-// answer returns what ask reads in a view, or says that it couldn't be answered.
-func answer[R any](ctx context.Context, a *Answers, what string, ask func(*archive.Tx) (R, error)) (R, error) {
+// askArchive returns what ask reads in a view, or says that it couldn't be answered.
+func askArchive[R any](ctx context.Context, a *Answers, what string, ask func(*archive.Tx) (R, error)) (R, error) {
 	r, err := archive.Ask(ctx, a.Archive, ask)
 	if err != nil {
 		return *new(R), request.Wrap(what, err)
@@ -155,7 +155,7 @@ func (v *views) stateUpTo(ctx context.Context, t *archive.Tx, of request.Target,
 // StateAt answers a [wire.StateRequest]: the fold of the run's events up to a
 // position, from the nearest state that is kept.
 func (a *Answers) StateAt(ctx context.Context, q wire.StateRequest) (wire.StateResponse, error) {
-	return answer(ctx, a, "state", func(t *archive.Tx) (r wire.StateResponse, err error) {
+	return askArchive(ctx, a, "state", func(t *archive.Tx) (r wire.StateResponse, err error) {
 		found, err := request.Resolve(ctx, t, q.Run, "", "")
 		if err != nil {
 			return r, err

@@ -14,7 +14,7 @@ import (
 
 // Approvals answers a [wire.ApprovalsRequest], in at most limit bytes.
 func (a *Answers) Approvals(ctx context.Context, q wire.ApprovalsRequest, now time.Time, limit int) (wire.ApprovalsResponse, error) {
-	all, err := answer(ctx, a, "approvals", func(t *archive.Tx) ([]wire.Approval, error) {
+	all, err := askArchive(ctx, a, "approvals", func(t *archive.Tx) ([]wire.Approval, error) {
 		if q.Run == "" {
 			return a.allPending(ctx, t, now.UnixMilli())
 		}

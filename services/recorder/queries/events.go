@@ -17,7 +17,7 @@ const maxEvents = 1000
 // Events answers a [wire.EventsRequest] in at most limit bytes. As JSON the
 // events are taken apart; otherwise they are the stored bytes.
 func (a *Answers) Events(ctx context.Context, q wire.EventsRequest, asJSON bool, limit int) (wire.EventsResponse, error) {
-	return answer(ctx, a, "events", func(t *archive.Tx) (r wire.EventsResponse, err error) {
+	return askArchive(ctx, a, "events", func(t *archive.Tx) (r wire.EventsResponse, err error) {
 		cursors, err := request.CursorsOf(ctx, t)
 		if err != nil {
 			return r, err

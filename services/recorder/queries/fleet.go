@@ -26,7 +26,7 @@ const (
 
 // Fleet answers a [wire.FleetRequest] as of now, in at most limit bytes.
 func (a *Answers) Fleet(ctx context.Context, q wire.FleetRequest, now time.Time, limit int) (wire.FleetResponse, error) {
-	return answer(ctx, a, "fleet", func(t *archive.Tx) (wire.FleetResponse, error) { return a.listFleet(ctx, t, q, now, limit) })
+	return askArchive(ctx, a, "fleet", func(t *archive.Tx) (wire.FleetResponse, error) { return a.listFleet(ctx, t, q, now, limit) })
 }
 
 func (a *Answers) listFleet(ctx context.Context, t *archive.Tx, q wire.FleetRequest, now time.Time, limit int) (wire.FleetResponse, error) {
@@ -299,7 +299,7 @@ const (
 
 // Top answers a [wire.TopRequest] as of now, in at most limit bytes.
 func (a *Answers) Top(ctx context.Context, q wire.TopRequest, now time.Time, limit int) (wire.TopResponse, error) {
-	r, err := answer(ctx, a, "top", func(t *archive.Tx) (wire.TopResponse, error) { return a.listTop(ctx, t, q, now) })
+	r, err := askArchive(ctx, a, "top", func(t *archive.Tx) (wire.TopResponse, error) { return a.listTop(ctx, t, q, now) })
 	if err != nil {
 		return r, err
 	}

@@ -26,7 +26,7 @@ const (
 
 // Runs answers a [wire.RunsRequest] as of now.
 func (a *Answers) Runs(ctx context.Context, q wire.RunsRequest, now time.Time, limit int) (wire.RunsResponse, error) {
-	return answer(ctx, a, "runs", func(t *archive.Tx) (r wire.RunsResponse, err error) {
+	return askArchive(ctx, a, "runs", func(t *archive.Tx) (r wire.RunsResponse, err error) {
 		where, args, err := runsFilter(q, now)
 		if err != nil {
 			return r, err

@@ -28,7 +28,7 @@ const (
 
 // Search answers a [wire.SearchRequest] as of now, in at most limit bytes.
 func (a *Answers) Search(ctx context.Context, q wire.SearchRequest, now time.Time, limit int) (wire.SearchResponse, error) {
-	return answer(ctx, a, "search", func(t *archive.Tx) (wire.SearchResponse, error) { return findLines(ctx, t, q, now, limit) })
+	return askArchive(ctx, a, "search", func(t *archive.Tx) (wire.SearchResponse, error) { return findLines(ctx, t, q, now, limit) })
 }
 
 func findLines(ctx context.Context, t *archive.Tx, q wire.SearchRequest, now time.Time, limit int) (wire.SearchResponse, error) {

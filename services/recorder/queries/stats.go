@@ -23,7 +23,7 @@ const maxStats = 200
 
 // Stats answers a [wire.StatsRequest] as of now.
 func (a *Answers) Stats(ctx context.Context, q wire.StatsRequest, now time.Time) (wire.StatsResponse, error) {
-	return answer(ctx, a, "stats", func(t *archive.Tx) (wire.StatsResponse, error) { return a.readStats(ctx, t, q, now) })
+	return askArchive(ctx, a, "stats", func(t *archive.Tx) (wire.StatsResponse, error) { return a.readStats(ctx, t, q, now) })
 }
 
 func (a *Answers) readStats(ctx context.Context, t *archive.Tx, q wire.StatsRequest, now time.Time) (r wire.StatsResponse, err error) {
@@ -122,7 +122,7 @@ func (c statsQuery) countOutcomes(ctx context.Context, s *wire.RunStats) (flows 
 		}
 	}
 	slices.Sort(took)
-	s.P50Ms, s.P95Ms = percentile(took, 0.5), percentile(took, 0.95)
+	s.P50Ms, s.P95Ms = percentileOf(took, 0.5), percentileOf(took, 0.95)
 	return flows, nil
 }
 
@@ -268,7 +268,7 @@ func toolStats(calls []heldCall, tools []string, since int64, flows map[int64]st
 		}
 		s.Tool = tools[tool]
 		slices.Sort(took[tool])
-		s.P50Ms, s.P95Ms = percentile(took[tool], 0.5), percentile(took[tool], 0.95)
+		s.P50Ms, s.P95Ms = percentileOf(took[tool], 0.5), percentileOf(took[tool], 0.95)
 		if ran := s.Calls - s.Denied; ran > 0 {
 			s.FailureRate = float64(s.Failed) / float64(ran)
 		}
@@ -280,8 +280,8 @@ func toolStats(calls []heldCall, tools []string, since int64, flows map[int64]st
 	return all[:min(len(all), maxStats)]
 }
 
-// percentile returns a percentile of sorted values, interpolated; 0 of none.
-func percentile(sorted []int64, p float64) int64 {
+// percentileOf returns a percentile of sorted values, interpolated; 0 of none.
+func percentileOf(sorted []int64, p float64) int64 {
 	if len(sorted) == 0 {
 		return 0
 	}

@@ -36,8 +36,8 @@ type AnchorLink struct {
 // errAnchor says that an anchor is none that the key has signed.
 var errAnchor = errors.New("recorder: the anchor isn't as it was signed")
 
-// body is what is signed: the anchor without its signature, in Go's compact JSON.
-func (a Anchor) body() ([]byte, error) {
+// signedBody is what is signed: the anchor without its signature, in Go's compact JSON.
+func (a Anchor) signedBody() ([]byte, error) {
 	a.Signature = ""
 	b, err := json.Marshal(a)
 	return append([]byte("wake anchor\n"), b...), err
@@ -51,7 +51,7 @@ func (c *Checker) MakeAnchor(ctx context.Context, run string, key ed25519.Privat
 		if err := a.readHeads(ctx, t, run); err != nil {
 			return nil, err
 		}
-		return a.body()
+		return a.signedBody()
 	})
 	if err != nil {
 		return a, request.Wrap("anchor", err)
@@ -90,7 +90,7 @@ func (a *Anchor) readHeads(ctx context.Context, t *archive.Tx, run string) error
 
 // Check fails unless the anchor is signed by the key. It needs no store.
 func (a Anchor) Check(key ed25519.PublicKey) error {
-	body, err := a.body()
+	body, err := a.signedBody()
 	if err != nil {
 		return err
 	}

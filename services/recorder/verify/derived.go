@@ -172,8 +172,8 @@ type derivation struct {
 	fields []string // columns that may be large fields
 }
 
-// derivations are those of all derived tables.
-func derivations(tables table.Tables) (list []derivation) {
+// derivationsOf are those of all derived tables.
+func derivationsOf(tables table.Tables) (list []derivation) {
 	for _, t := range tables {
 		if t.Origin != table.Derived {
 			continue
@@ -202,7 +202,7 @@ func (v *verifier) checkDerived(ctx context.Context, r *runCheck) error {
 	for _, kept := range r.replay.kept {
 		v.addDamage(Damage{Table: kept.table, Run: r.RunID, From: kept.pos, Column: "pos", Problem: "there is no event at the position of the state"})
 	}
-	for _, d := range derivations(v.t.D.Tables) {
+	for _, d := range derivationsOf(v.t.D.Tables) {
 		if err := v.compareTable(ctx, r, d); err != nil {
 			return err
 		}

@@ -20,21 +20,21 @@ type backlog struct {
 // maxHeld bounds what is held, in events.
 const maxHeld = 1000
 
-// open holds events until a task is done, and has them recorded then. It must be closed before; nothing else is recorded meanwhile.
-func (b *backlog) open(task func() error, record func(*wire.Event) error) {
+// openBacklog holds events until a task is done, and has them recorded then. It must be closed before; nothing else is recorded meanwhile.
+func (b *backlog) openBacklog(task func() error, record func(*wire.Event) error) {
 	b.mu.Lock()
 	b.isOpen = true
 	b.mu.Unlock()
 	b.task.Go(func() {
 		err := task()
-		for e := b.next(err); e != nil; e = b.next(err) {
+		for e := b.nextHeld(err); e != nil; e = b.nextHeld(err) {
 			err = record(e)
 		}
 	})
 }
 
-// next returns the oldest event that is held; nil if there is none, or what is behind it can't be recorded. Then it is closed.
-func (b *backlog) next(err error) *wire.Event {
+// nextHeld returns the oldest event that is held; nil if there is none, or what is behind it can't be recorded. Then it is closed.
+func (b *backlog) nextHeld(err error) *wire.Event {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err != nil || len(b.events) == 0 {
@@ -46,8 +46,8 @@ func (b *backlog) next(err error) *wire.Event {
 	return e
 }
 
-// hold takes an event, if it is open and not full.
-func (b *backlog) hold(e *wire.Event) bool {
+// holdEvent takes an event, if it is open and not full.
+func (b *backlog) holdEvent(e *wire.Event) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.isOpen || len(b.events) >= maxHeld {

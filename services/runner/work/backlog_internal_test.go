@@ -19,12 +19,12 @@ func TestBacklogKeepsOrder(t *testing.T) {
 			recorded = append(recorded, e.CallID)
 			return nil
 		}
-		b.open(func() error {
+		b.openBacklog(func() error {
 			<-taken
 			return record(&wire.Event{CallID: "result"})
 		}, record)
 		for _, id := range []string{"text", "intent"} {
-			if !b.hold(&wire.Event{CallID: id}) {
+			if !b.holdEvent(&wire.Event{CallID: id}) {
 				t.Fatalf("%s isn't held", id)
 			}
 		}
@@ -36,7 +36,7 @@ func TestBacklogKeepsOrder(t *testing.T) {
 		if err := b.wait(); err != nil || !slices.Equal(recorded, []string{"result", "text", "intent"}) {
 			t.Errorf("recorded %s (%v)", recorded, err)
 		}
-		if b.hold(&wire.Event{}) {
+		if b.holdEvent(&wire.Event{}) {
 			t.Error("an event is held behind nothing")
 		}
 	})
@@ -47,7 +47,7 @@ func TestBacklogTellsErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b backlog
 		taken, failed := make(chan struct{}), errors.New("fenced")
-		b.open(func() error {
+		b.openBacklog(func() error {
 			<-taken
 			return failed
 		}, func(*wire.Event) error {
@@ -55,11 +55,11 @@ func TestBacklogTellsErrors(t *testing.T) {
 			return nil
 		})
 		for range maxHeld {
-			if !b.hold(&wire.Event{}) {
+			if !b.holdEvent(&wire.Event{}) {
 				t.Fatal("not held")
 			}
 		}
-		if b.hold(&wire.Event{}) {
+		if b.holdEvent(&wire.Event{}) {
 			t.Error("more is held than may be")
 		}
 		close(taken)

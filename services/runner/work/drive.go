@@ -275,7 +275,7 @@ func (d *drive) recordEvent(ctx context.Context, e *wire.Event) error {
 	}
 	// While the first snapshot is taken, only calls that change nothing have begun.
 	takes := isResult && !d.can.Recorded && !d.exec.isTakingFirst() && d.exec.keepsFolder()
-	if !takes && !d.exec.log.isAwaited(e) && d.backlog.hold(e) {
+	if !takes && !d.exec.log.isAwaited(e) && d.backlog.holdEvent(e) {
 		return nil
 	}
 	if err := d.backlog.wait(); err != nil {
@@ -284,7 +284,7 @@ func (d *drive) recordEvent(ctx context.Context, e *wire.Event) error {
 	if !takes {
 		return d.exec.log.recordEvents(ctx, e)
 	}
-	d.backlog.open(func() error {
+	d.backlog.openBacklog(func() error {
 		if kept, noteKept := d.exec.keepFolder(ctx); len(kept) > 0 {
 			if err := d.exec.log.recordEvents(ctx, kept...); err != nil {
 				return err

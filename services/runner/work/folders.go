@@ -42,8 +42,8 @@ type keptFolder struct {
 // maxKept is how many folders are remembered: one takes about 200 bytes per file. One that is forgotten is read anew.
 const maxKept = 16
 
-// open returns the folder of a run; recorded is what the log says of it, as far as the execution knows.
-func (f *folders) open(x *execution, recorded string) *keptFolder {
+// openFolder returns the folder of a run; recorded is what the log says of it, as far as the execution knows.
+func (f *folders) openFolder(x *execution, recorded string) *keptFolder {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.clock++
@@ -80,15 +80,15 @@ func (f *folders) forgetOldest() {
 	delete(f.byRun, oldest)
 }
 
-// leave notes that an execution works in a folder no longer.
-func (f *folders) leave(k *keptFolder) {
+// leaveFolder notes that an execution works in a folder no longer.
+func (f *folders) leaveFolder(k *keptFolder) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	k.users--
 }
 
-// rests reports whether it is too early to try again.
-func (k *keptFolder) rests() bool {
+// isResting reports whether it is too early to try again.
+func (k *keptFolder) isResting() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return time.Now().Before(k.rest)
@@ -102,8 +102,8 @@ func (k *keptFolder) restAfter(took time.Duration) {
 	k.rest = time.Now().Add(min(20*took, time.Minute))
 }
 
-// note notes that what there was to say is on its way to the log, unless there was more meanwhile, which counts.
-func (k *keptFolder) note(recorded string, by *nodeLog, told int) {
+// noteRecorded notes that what there was to say is on its way to the log, unless there was more meanwhile, which counts.
+func (k *keptFolder) noteRecorded(recorded string, by *nodeLog, told int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.told == told {
@@ -196,7 +196,7 @@ func (x *execution) takeFirst(ctx context.Context) <-chan taken {
 		t, err := x.takeSnapshot(ctx, true)
 		if err != nil && ctx.Err() == nil {
 			x.warnUnkept(err)
-			t = x.kept.refuse(err, x.log)
+			t = x.kept.refuseKeeping(err, x.log)
 		}
 		result <- t
 	})
@@ -275,7 +275,7 @@ func (x *execution) openKept() {
 	if s := x.state.Folder; s != nil && (!s.Pending || s.ID+s.Refused != "") {
 		recorded = s.ID + s.Refused
 	}
-	x.kept = x.folders.open(x, recorded)
+	x.kept = x.folders.openFolder(x, recorded)
 }
 
 func (x *execution) warnUnkept(err error) {
@@ -290,7 +290,7 @@ func (x *execution) takeSnapshot(ctx context.Context, first bool) (taken, error)
 	}
 	ctx, cancel := context.WithTimeout(ctx, keepTimeout)
 	defer cancel()
-	if !first && x.kept.rests() {
+	if !first && x.kept.isResting() {
 		return taken{}, nil
 	}
 	if first {
@@ -330,16 +330,16 @@ func (k *keptFolder) takeSnapshot(ctx context.Context, base string, log *nodeLog
 	if isRefused {
 		p.Refused = refused.Reason
 	}
-	return k.tell(p, log), snapshot.Stored, nil
+	return k.tellSnapshot(p, log), snapshot.Stored, nil
 }
 
-// refuse says that the folder couldn't be kept.
-func (k *keptFolder) refuse(err error, log *nodeLog) taken {
-	return k.tell(&wire.WorkspaceSnapshot{Refused: "it could not be kept: " + err.Error()}, log)
+// refuseKeeping says that the folder couldn't be kept.
+func (k *keptFolder) refuseKeeping(err error, log *nodeLog) taken {
+	return k.tellSnapshot(&wire.WorkspaceSnapshot{Refused: "it could not be kept: " + err.Error()}, log)
 }
 
-// tell makes a snapshot something to say by a node, unless the log has it, or has it before what the node says next.
-func (k *keptFolder) tell(p *wire.WorkspaceSnapshot, by *nodeLog) taken {
+// tellSnapshot makes a snapshot something to say by a node, unless the log has it, or has it before what the node says next.
+func (k *keptFolder) tellSnapshot(p *wire.WorkspaceSnapshot, by *nodeLog) taken {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	onTheWay := k.by != nil && k.by != by && !k.by.isStored()
@@ -350,6 +350,6 @@ func (k *keptFolder) tell(p *wire.WorkspaceSnapshot, by *nodeLog) taken {
 	}
 	p.Process, p.Order = k.process, k.takes.Add(1)
 	told := k.told
-	t.note = func() { k.note(p.ID+p.Refused, by, told) }
+	t.note = func() { k.noteRecorded(p.ID+p.Refused, by, told) }
 	return t
 }

@@ -17,12 +17,12 @@ func TestFolderRests(t *testing.T) {
 			if want > 0 {
 				<-time.After(want - time.Millisecond)
 				x := execution{kept: &k, state: &wire.State{}}
-				if taken, err := x.takeSnapshot(t.Context(), false); taken.snapshot != nil || err != nil || !k.rests() {
+				if taken, err := x.takeSnapshot(t.Context(), false); taken.snapshot != nil || err != nil || !k.isResting() {
 					t.Errorf("after %s it doesn't rest for %s: %v, %v", took, want, taken, err)
 				}
 				<-time.After(time.Millisecond)
 			}
-			if k.rests() {
+			if k.isResting() {
 				t.Errorf("after %s it rests for more than %s", took, want)
 			}
 		})

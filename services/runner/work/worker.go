@@ -281,7 +281,7 @@ func (w *worker) executeNode(ctx context.Context) (left, told bool, err error) {
 	x.hold.endKeeper() // once the log says that the worker doesn't act, another one may begin
 	told, err = x.recordEnd(ctx, cause, events, err)
 	if x.kept != nil {
-		x.folders.leave(x.kept)
+		x.folders.leaveFolder(x.kept)
 	}
 	x.hold.removeJournals(err == nil && !halted || tenure.Over(err))
 	return x.hold.isLeft(), told, err

@@ -20,8 +20,8 @@ const (
 // CodeDuplicate is the reason of a command that was recorded before.
 const CodeDuplicate wire.ErrorCode = "DUPLICATE"
 
-// unnamed is the id of a command that came without.
-func unnamed(pos uint64) string { return fmt.Sprintf("cmd-%d", pos) }
+// defaultID is the id of a command that came without.
+func defaultID(pos uint64) string { return fmt.Sprintf("cmd-%d", pos) }
 
 // Record returns the record of a command, which is neither accepted nor rejected yet, and
 // the command. It fails with a [rejection]; the record is one all the same.
@@ -29,8 +29,8 @@ func unnamed(pos uint64) string { return fmt.Sprintf("cmd-%d", pos) }
 // By is the user that the server names. What the sender says counts where the server says
 // nothing, and of services, in the command itself.
 func Record(e eventlog.Entry) (*wire.CommandReceived, wire.Command, error) {
-	raw, cmd, err := parse(e)
-	p := &wire.CommandReceived{Command: raw, CommandID: cmp.Or(cmd.ID, unnamed(e.Pos)), By: e.User, AtPos: e.Pos}
+	raw, cmd, err := parseCommand(e)
+	p := &wire.CommandReceived{Command: raw, CommandID: cmp.Or(cmd.ID, defaultID(e.Pos)), By: e.User, AtPos: e.Pos}
 	if err == nil && e.User != "" {
 		cmd.By = e.User
 		p.Command, err = With(raw, map[string]any{"by": e.User})
@@ -54,8 +54,8 @@ func With(raw wire.Raw, values map[string]any) (wire.Raw, error) {
 	return wire.Marshal(fields)
 }
 
-// parse returns a command and, as it is recorded, its value. It fails with a [rejection].
-func parse(e eventlog.Entry) (wire.Raw, wire.Command, error) {
+// parseCommand returns a command and, as it is recorded, its value. It fails with a [rejection].
+func parseCommand(e eventlog.Entry) (wire.Raw, wire.Command, error) {
 	var cmd wire.Command
 	if e.Err != nil {
 		return wire.RawString(""), cmd, Reject(wire.CodeBadRequest, "not a command: %v", e.Err)

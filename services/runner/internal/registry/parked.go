@@ -202,8 +202,8 @@ func alarmAt(reg Registration) int64 {
 	return reg.Due + int64(h.Sum32())%spread.Milliseconds()
 }
 
-// compact has registrations share what they have in common.
-func compact(reg *Registration) {
+// shareTexts has registrations share what they have in common.
+func shareTexts(reg *Registration) {
 	for _, s := range []*string{&reg.Runner, &reg.Folder, &reg.Process, &reg.Incarnation} {
 		*s = unique.Make(*s).Value()
 	}

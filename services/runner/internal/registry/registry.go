@@ -127,7 +127,7 @@ func (g *Registry) watchRegistrations(ctx context.Context) error {
 func (g *Registry) noteChange(e keys.Entry) {
 	k := knownRun{revision: e.Revision}
 	if !e.Deleted && wire.Unmarshal(e.Value, &k.Registration) == nil {
-		compact(&k.Registration)
+		shareTexts(&k.Registration)
 		g.keepNewer(e.Key, k)
 		return
 	}
