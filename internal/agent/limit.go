@@ -66,7 +66,7 @@ func addSpan(span string, now time.Time) (time.Time, bool) {
 	return now.Add(sum), true
 }
 
-// limitSlack is how long ago a limit may be over that one is told of: clocks differ, and what is told leaves seconds out.
+// limitSlack is how long ago a limit may be over that is still told: clocks differ, and what is told leaves seconds out.
 const limitSlack = 10 * time.Minute
 
 // clockTime returns the next time that the hands of a clock, and a calendar if it names a day, show what the text begins with.

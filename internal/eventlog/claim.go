@@ -33,7 +33,7 @@ type Claim struct {
 	AtSeq uint64
 
 	// Last is the last message of the node as the leader had it when the caller judged that the node is free, the zero message
-	// if there was none. The claim follows that one or fails with [ErrFenced]. nil: it follows whatever is the last.
+	// if there was none. The claim follows that message or fails with [ErrFenced]. nil: it follows whatever is the last.
 	Last *Message
 }
 

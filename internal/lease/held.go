@@ -12,7 +12,7 @@ type Lease struct {
 	lost   chan struct{}
 	onLost func() // called when lost is closed
 
-	spell   uint64                      // of the session, for which nobody else can have claimed
+	spell   uint64                      // of the session, for which no other process can have claimed
 	prove   func(context.Context) error // see [Lease.Claimed]
 	proving chan struct{}               // closed when the proof that is under way has ended; nil: none is
 	renewed chan struct{}               // holds one token when the lease was renewed; nil: nothing waits for that
@@ -65,7 +65,7 @@ func (l *Lease) Valid() bool {
 	return l.isProven() && l.holder.session.isValid(l.holder.ttl)
 }
 
-// isProven reports whether nobody else can have claimed, as long as the session hasn't expired.
+// isProven reports whether no other process can have claimed, as long as the session hasn't expired.
 func (l *Lease) isProven() bool { return !l.ended && l.spell == l.holder.session.spell }
 
 // Renewed holds a token when the lease was renewed since the last one was taken.
@@ -133,7 +133,7 @@ func (l *Lease) Abandon(give func(context.Context) error) {
 	}
 }
 
-// tellRenewal tells who waits for it that the lease was renewed, under mu.
+// tellRenewal tells what waits for it that the lease was renewed, under mu.
 func (l *Lease) tellRenewal() {
 	if !l.isProven() || l.renewed == nil {
 		return

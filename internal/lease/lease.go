@@ -2,12 +2,12 @@
 //
 // A runner process has one session: a key of the bucket WAKE_LEASES that it keeps renewing, and that expires with the
 // bucket's TTL. Claims in the log name the session of the process that makes them, so the last claim of a run or a node
-// says who acts for it: the process of that session, until it says in the log that it doesn't any more, or its session
+// says which process acts for it: that of the session, until it says in the log that it doesn't any more, or its session
 // is gone. A lease is what a process holds of its own session for one run or node. So nothing is written for a lease,
 // and a runner renews one key, however much it holds.
 //
-// A lease keeps two runners from doing the same work; it doesn't protect the log. That is what claims are for. Who takes
-// over reads the last claim first, then finds its session gone for one TTL, by the leader of the bucket too, and then
+// A lease keeps two runners from doing the same work; it doesn't protect the log. That is what claims are for. A process that
+// takes over reads the last claim first, then finds its session gone for one TTL, by the leader of the bucket too, and then
 // claims behind what it has read or not at all (package eventlog).
 //
 // A holder that can't reach the server doesn't give up: it begins nothing new ([Lease.Valid]). If it was away for longer
@@ -195,7 +195,7 @@ func (h *Holder) Present(runner string) bool {
 }
 
 // Acquire takes the lease of a run or a node; last is the claimant of its last claim, which the caller has read
-// from the log's leader, and behind which it is going to claim. Acquire fails with [ErrHeld] where that one acts, or may still
+// from the log's leader, and behind which it is going to claim. Acquire fails with [ErrHeld] where that claimant acts, or may still
 // want to, and where this process holds the lease already.
 func (h *Holder) Acquire(ctx context.Context, key Key, last Claimant) (*Lease, error) {
 	if err := h.awaitSession(ctx); err != nil {

@@ -39,7 +39,7 @@ func NewDisk(dir, image, size string) (*Disk, error) {
 
 func (d *Disk) mount() error { return execute("mount", "-o", "loop", d.image, d.Dir) }
 
-// Unmount takes the file system away. Nobody may be using it.
+// Unmount takes the file system away. No process may be using it.
 func (d *Disk) Unmount() error {
 	if d.image == "" {
 		return nil
@@ -53,7 +53,7 @@ func (d *Disk) Snapshot() error {
 	return execute("cp", "--sparse=always", d.image, d.image+".cut")
 }
 
-// Restore goes on with the snapshot. Nobody may be using the disk.
+// Restore goes on with the snapshot. No process may be using the disk.
 func (d *Disk) Restore() error {
 	if err := d.Unmount(); err != nil {
 		return err

@@ -81,7 +81,7 @@ type Options struct {
 	Unfinished bool
 }
 
-// Check loads what is stored and judges it. Nobody may be writing meanwhile.
+// Check loads what is stored and judges it. Nothing may write meanwhile.
 func Check(ctx context.Context, log *eventlog.Log, l *Ledger, o Options) (Report, error) {
 	h, err := Load(ctx, log, o)
 	if err != nil {

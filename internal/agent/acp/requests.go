@@ -109,7 +109,7 @@ func (s *session) openSession() {
 		s.ask(acp.AgentMethodSessionFork, acp.LoadSessionRequest{SessionId: acp.SessionId(r.ForkOf), Cwd: dir, McpServers: servers, AdditionalDirectories: dirs}, request{})
 	case r.ForkOf != "":
 		s.loseSession(agent.ErrorForkPointNotFound, "the agent can't go back to a point of its session, or fork it")
-	case f.Can.Resume && (!f.Can.Load || len(r.Facts) == 0 && !f.Aligned): // what it loads it repeats, so that one sees what it, or the log, lacks
+	case f.Can.Resume && (!f.Can.Load || len(r.Facts) == 0 && !f.Aligned): // what it loads it repeats, which shows what it, or the log, lacks
 		s.ask(acp.AgentMethodSessionResume, acp.ResumeSessionRequest{SessionId: before, Cwd: dir, McpServers: servers, AdditionalDirectories: dirs}, request{})
 	case f.Can.Load:
 		s.ask(acp.AgentMethodSessionLoad, acp.LoadSessionRequest{SessionId: before, Cwd: dir, McpServers: servers, AdditionalDirectories: dirs}, request{})

@@ -7,7 +7,7 @@
 // # What becomes of a line
 //
 // Every line is represented by typed events or passed on as a raw event named
-// type/subtype. Nothing else happens to a line, save that one without
+// type/subtype. Nothing else happens to a line, but that a line without
 // text is skipped and one that repeats an earlier line byte for byte counts once.
 //
 //	line                                    events

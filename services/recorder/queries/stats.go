@@ -294,7 +294,7 @@ func percentileOf(sorted []int64, p float64) int64 {
 // Budgets returns budgets that runs share with what is spent of them now: as `wake stats` has it, of runs that are going to be
 // deleted, too. What was spent by runs that are gone isn't known any more.
 func (a *Answers) Budgets(ctx context.Context, all []wire.SharedBudget, now time.Time) (wire.BudgetsResponse, error) {
-	return answer(ctx, a, "budgets", func(t *archive.Tx) (wire.BudgetsResponse, error) {
+	return askArchive(ctx, a, "budgets", func(t *archive.Tx) (wire.BudgetsResponse, error) {
 		for i := range all {
 			if err := sumBudget(ctx, t, &all[i], now); err != nil {
 				return wire.BudgetsResponse{}, err

@@ -190,7 +190,7 @@ func (o *owner) takeSpan(ctx context.Context) (context.Context, trace.Span) {
 }
 
 // takeLead makes the owner the writer of the run, and puts the run among the active ones: a new one first, so that it is found
-// from then on; one that is there afterwards, since those who fail to claim it must not take the place of its owner. It reports
+// from then on; one that is there afterwards, since a process that fails to claim it must not take the place of its owner. It reports
 // whether the run was begun, too.
 func (o *owner) takeLead(ctx context.Context, registered bool) (begun bool, err error) {
 	if !registered {

@@ -40,7 +40,7 @@ func (r resumption) retryAgent(ctx context.Context, c *continuation) error {
 	switch {
 	case a.Run == r.exec.offer.RunID:
 		c.session = a.Session
-	case a.Worked: // its parent goes on in that one
+	case a.Worked: // the parent run goes on in that session
 		c.fork = &wire.AgentPoint{Session: a.Session, Point: a.Point}
 	}
 	for _, f := range a.Facts() {

@@ -108,7 +108,7 @@ func (w *worker) reportEnd(err error) error {
 	return err
 }
 
-// leaveNode gives the node back. left says that its processes live on: until this process ends nobody has them, and then the
+// leaveNode gives the node back. left says that its processes live on: until this process ends no other has them, and then the
 // next one of this home. told says that the log has it already that the worker doesn't act any more.
 func (w *worker) leaveNode(ctx context.Context, left, told bool) {
 	switch {

@@ -31,7 +31,7 @@ func NewRuns(log *eventlog.Log, logger *slog.Logger) *Runs {
 	return &Runs{log: log, logger: logger, events: NewFeed()}
 }
 
-// Definition reads the definition of a flow, which is kept for others who read the same.
+// Definition reads the definition of a flow, which is kept for other readers of the same.
 func (r *Runs) Definition(raw wire.Raw) (*flow.Definition, error) { return r.flows.Read(raw) }
 
 // Follow feeds the events of all runs from a position on, which it moves, until ctx ends.
