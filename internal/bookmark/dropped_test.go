@@ -21,7 +21,7 @@ import (
 func TestDropped(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		nc := natstest.Start(t)
-		logtest.Init(t, nc, topology.Config{MaxAge: time.Hour})
+		logtest.Init(t, nc, topology.Config{MaxAge: 6 * time.Minute})
 		log := logtest.Open(t, nc)
 		r, err := recorder.New(recorder.Config{Path: filepath.Join(t.TempDir(), "recorder.db")}, log, slog.New(slog.DiscardHandler))
 		if err != nil {
@@ -41,14 +41,14 @@ func TestDropped(t *testing.T) {
 			t.Fatalf("%+v, %v", want, err)
 		}
 		for range 2 { // then the stream has nothing but these
-			<-time.After(40 * time.Minute)
+			<-time.After(4 * time.Minute)
 			for _, w := range []*eventlog.Writer{s.owner, s.own} {
 				if _, err := w.Anchor(t.Context(), "test", ""); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
-		<-time.After(40 * time.Minute)
+		<-time.After(4 * time.Minute)
 		if first, _, err := log.Bounds(t.Context()); err != nil || first <= two {
 			t.Fatalf("the stream begins at %d, %v", first, err)
 		}

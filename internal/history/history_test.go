@@ -41,12 +41,12 @@ func begin(t *testing.T, log *eventlog.Log, id string) *eventlog.Writer {
 // returns the position of that.
 func age(t *testing.T, w *eventlog.Writer) uint64 {
 	t.Helper()
-	<-time.After(40 * time.Minute)
+	<-time.After(4 * time.Minute)
 	pos, err := w.Anchor(t.Context(), "test", "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-time.After(40 * time.Minute)
+	<-time.After(4 * time.Minute)
 	return pos
 }
 
@@ -96,7 +96,7 @@ func read(t *testing.T, log *eventlog.Log, q eventlog.Query) (all []string, err 
 func TestReadBeyondTheStream(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		nc := natstest.Start(t)
-		logtest.Init(t, nc, topology.Config{MaxAge: time.Hour})
+		logtest.Init(t, nc, topology.Config{MaxAge: 6 * time.Minute})
 		log := logtest.Open(t, nc)
 		until := record(t, log)
 		w := begin(t, log, "r1")
@@ -143,7 +143,7 @@ func TestReadBeyondTheStream(t *testing.T) {
 func TestReadWithoutRecorder(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		nc := natstest.Start(t)
-		logtest.Init(t, nc, topology.Config{MaxAge: time.Hour})
+		logtest.Init(t, nc, topology.Config{MaxAge: 6 * time.Minute})
 		log := logtest.Open(t, nc)
 		w := begin(t, log, "old")
 		age(t, w)
@@ -164,7 +164,7 @@ func TestReadWithoutRecorder(t *testing.T) {
 func TestStateAt(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		nc := natstest.Start(t)
-		logtest.Init(t, nc, topology.Config{MaxAge: time.Hour})
+		logtest.Init(t, nc, topology.Config{MaxAge: 6 * time.Minute})
 		log := logtest.Open(t, nc)
 		w := begin(t, log, "r1")
 		var last uint64
@@ -205,7 +205,7 @@ func TestStateAt(t *testing.T) {
 		}
 		check("with a snapshot", t.Context())
 		record(t, log)(last)
-		<-time.After(2 * time.Hour)
+		<-time.After(12 * time.Minute)
 		if first, _, err := log.Bounds(t.Context()); err != nil || first <= last {
 			t.Fatalf("the stream begins at %d, %v", first, err)
 		}

@@ -189,17 +189,17 @@ func TestFoldersThatForksNeed(t *testing.T) {
 			}
 			snapshot = s.ID
 		}
-		p.record(recorder.Config{Retain: recorder.Retention{Folders: 1, Every: time.Minute}})
+		p.record(recorder.Config{Retain: recorder.Retention{Folders: 1, Every: 10 * time.Minute}})
 		for _, gone := range []string{middle, parent} {
 			p.remove(gone)
-			<-time.After(2 * time.Hour)
+			<-time.After(80 * time.Minute)
 			if _, err := store.Restore(t.Context(), snapshot, filepath.Join(t.TempDir(), "restored")); err != nil {
 				t.Errorf("%s was removed: %v", gone, err)
 			}
 		}
 		p.write(f, aborted)
 		p.remove(last)
-		<-time.After(2 * time.Hour)
+		<-time.After(80 * time.Minute)
 		holds, err := workspace.Holders(t.Context(), p.log.JetStream(), subjects.Default)
 		if err != nil || holds(parent) || holds(middle) || holds(last) {
 			t.Errorf("snapshots are left: %t %t %t, %v", holds(parent), holds(middle), holds(last), err)

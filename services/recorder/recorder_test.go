@@ -501,9 +501,9 @@ func (p *plant) stored(run, node string) []byte {
 
 func TestEventsThatAgedOutLeaveAMark(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
-		p := plantOn(t, natstest.Start(t), topology.Config{MaxAge: time.Hour})
+		p := plantOn(t, natstest.Start(t), topology.Config{MaxAge: 6 * time.Minute})
 		p.fill(3)
-		<-time.After(2 * time.Hour)
+		<-time.After(12 * time.Minute)
 		w := p.claim("r2", "coder")
 		pos := p.write(w, text("late"))
 		stop := p.record(recorder.Config{})
@@ -651,7 +651,7 @@ func TestStoreBeyondTheStream(t *testing.T) {
 		select {
 		case err := <-done:
 			t.Fatalf("it ended: %v", err)
-		case <-time.After(time.Hour):
+		case <-time.After(10 * time.Minute):
 		}
 		p.fill(len(tape.entries))
 		if err := <-done; !errors.Is(err, eventlog.ErrIncarnation) {

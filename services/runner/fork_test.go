@@ -93,7 +93,7 @@ func TestForkIsInexact(t *testing.T) {
 func TestForkOfDropped(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
-		logtest.Init(t, b.nc, topology.Config{MaxAge: time.Hour})
+		logtest.Init(t, b.nc, topology.Config{MaxAge: 6 * time.Minute})
 		record, err := recorder.New(recorder.Config{Path: filepath.Join(t.TempDir(), "recorder.db")}, b.open(), b.logger())
 		if err != nil {
 			t.Fatal(err)
@@ -110,7 +110,7 @@ func TestForkOfDropped(t *testing.T) {
 		b.submit("run1", journey)
 		parent, entries := b.ended("run1")
 		want := parent.Outputs["b"].TextAt("stdout")
-		<-time.After(70 * time.Minute)
+		<-time.After(7 * time.Minute)
 		if first, _, err := b.log.Bounds(t.Context()); err != nil || first <= entries[len(entries)-1].Pos {
 			t.Fatalf("the stream begins at %d, %v", first, err)
 		}

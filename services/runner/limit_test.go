@@ -134,7 +134,7 @@ func TestForkWhileItWaits(t *testing.T) {
 				a.say(&wire.SessionBound{OldSession: a.request.SessionID, NewSession: "theirs"}, "")
 				a.intend("c1")
 				a.say(&wire.AgentTool{ToolName: "Bash", ToolInput: wire.RawString("c1"), ToolOutput: wire.RawString("did c1"), Point: "p1"}, "c1")
-				a.say(&wire.AgentError{ErrorType: wire.ErrorRateLimit, Message: "limit · try again in 2 hours", Severity: wire.SeverityError}, "")
+				a.say(&wire.AgentError{ErrorType: wire.ErrorRateLimit, Message: "limit · try again in 30 minutes", Severity: wire.SeverityError}, "")
 				return
 			}
 			a.say(&wire.AgentComplete{Result: "done"}, "")
@@ -145,7 +145,7 @@ func TestForkWhileItWaits(t *testing.T) {
 		b.publish(subjects.Default.QueueRun(), wire.RunRequest{V: wire.Version, RunID: "fork1", Fork: &wire.ForkRequest{
 			ParentRun: "run1", ParentPos: b.position("run1", wire.TypeNodeError),
 		}})
-		<-time.After(3 * time.Hour)
+		<-time.After(40 * time.Minute)
 		for _, id := range []string{"run1", "fork1"} {
 			if s, entries := b.ended(id); s.Result != wire.FlowStatusComplete || s.Nodes["a"].Waits != 1 {
 				t.Errorf("%s: %s after %d waits:\n%s", id, s.Result, s.Nodes["a"].Waits, story(entries))
@@ -174,7 +174,7 @@ func TestRerunBesideAWait(t *testing.T) {
 			case a.request.NodeID == "a" && a.request.ExecID == "a#1":
 				a.intend("c1")
 				a.say(&wire.AgentTool{ToolName: "Bash", ToolInput: wire.RawString("c1"), ToolOutput: wire.RawString("did c1")}, "c1")
-				a.say(&wire.AgentError{ErrorType: wire.ErrorRateLimit, Message: "limit · try again in 2 hours", Severity: wire.SeverityError}, "")
+				a.say(&wire.AgentError{ErrorType: wire.ErrorRateLimit, Message: "limit · try again in 30 minutes", Severity: wire.SeverityError}, "")
 			case a.request.ExecID == "b#1":
 				<-time.After(time.Minute)
 				a.say(&wire.AgentError{ErrorType: wire.ErrorException, Message: "no luck", Severity: wire.SeverityError}, "")
@@ -218,8 +218,8 @@ func TestLimitToldBefore(t *testing.T) {
 		after  time.Duration // 0: its node doesn't wait
 		result wire.FlowStatus
 	}{
-		"in words":    {wire.AgentError{Message: "limit · try again in 3 hours", Severity: wire.SeverityError}, "{}", time.Hour, wire.FlowStatusComplete},
-		"as a delay":  {wire.AgentError{Message: "later", Severity: wire.SeverityWarning, RetryDelayMs: hours(3)}, "{}", time.Hour, wire.FlowStatusComplete},
+		"in words":    {wire.AgentError{Message: "limit · try again in 3 hours", Severity: wire.SeverityError}, "{}", 10 * time.Minute, wire.FlowStatusComplete},
+		"as a delay":  {wire.AgentError{Message: "later", Severity: wire.SeverityWarning, RetryDelayMs: hours(3)}, "{}", 10 * time.Minute, wire.FlowStatusComplete},
 		"it is over":  {wire.AgentError{Message: "later", Severity: wire.SeverityWarning, RetryDelayMs: hours(1)}, "{}", 0, wire.FlowStatusComplete},
 		"of ages":     {wire.AgentError{Message: "later", Severity: wire.SeverityWarning, RetryDelayMs: hours(1e20)}, "{}", 0, wire.FlowStatusFailed},
 		"not allowed": {wire.AgentError{Message: "later", Severity: wire.SeverityWarning, RetryDelayMs: hours(1e20)}, "{maxRetryWaitMs: 1000}", 0, wire.FlowStatusFailed},
@@ -230,7 +230,7 @@ func TestLimitToldBefore(t *testing.T) {
 				b.runner("r1", &puppet{play: func(a *act) {
 					if said := test.said; a.nth == 1 {
 						said.ErrorType = wire.ErrorRateLimit
-						e := &wire.Event{Timestamp: time.Now().Add(-2 * time.Hour).UnixMilli(), Payload: &said}
+						e := &wire.Event{Timestamp: time.Now().Add(-170 * time.Minute).UnixMilli(), Payload: &said}
 						if !a.yield(e, nil) || said.Severity == wire.SeverityError {
 							return
 						}
@@ -239,9 +239,6 @@ func TestLimitToldBefore(t *testing.T) {
 				}})
 				b.submit("run1", shared("name: late\nnodes:\n  - {id: a, type: agent, input: {prompt: p}, policy: "+test.policy+"}\n"))
 				begun := time.Now()
-				if test.after > 0 { // longer than anybody waits below
-					<-time.After(test.after)
-				}
 				state, entries := b.ended("run1")
 				if state.Result != test.result || (state.Nodes["a"].Waits > 0) != (test.after > 0) {
 					t.Fatalf("%s (%s) after %d waits:\n%s", state.Result, state.Error, state.Nodes["a"].Waits, story(entries))

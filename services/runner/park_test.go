@@ -97,7 +97,7 @@ func TestParkedOutlivesItsRunner(t *testing.T) {
 	}{
 		"another one":            {"r2", time.Minute},
 		"the same one":           {"r1", time.Minute},
-		"the same one, too late": {"r1", 3 * time.Hour},
+		"the same one, too late": {"r1", 30 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T) {

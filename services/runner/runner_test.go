@@ -629,7 +629,7 @@ func TestPauseAndResume(t *testing.T) {
 		b.until("run1", wire.TypeFlowPaused)
 		close(release)
 		b.until("run1", wire.TypeNodeComplete)
-		<-time.After(time.Hour) // of the bubble
+		<-time.After(10 * time.Minute) // of the bubble
 		if diff := cmp.Diff([]string{"a#1"}, p.started()); diff != "" {
 			t.Errorf("a paused run began something: %s", diff)
 		}

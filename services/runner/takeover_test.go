@@ -239,7 +239,7 @@ func (b *bench) awaits(what string, condition func() bool) time.Duration {
 		if time.Since(start) > 10*time.Minute {
 			b.t.Fatalf("%s did not come true:\n%s", what, story(b.read("run1")))
 		}
-		<-time.After(100 * time.Millisecond)
+		<-time.After(max(100*time.Millisecond, time.Since(start)/50)) // each look reads runs
 	}
 	return time.Since(start)
 }
