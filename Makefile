@@ -54,12 +54,12 @@ test: $(if $(TAGS),recordings) ## Run the tests
 # at a time; watched, it took two thirds of the recorder's time, most of it to check each pointer that is made.
 # Only modules without generic code of others (sync.Map, atomic.Pointer) may be here: the linker takes one of its
 # copies for all, and what that of an unwatched module does first and what later, the detector doesn't see.
-UNWATCHED := -gcflags=modernc.org/...=-race=false
+UNWATCHED := '-gcflags=modernc.org/...=-race=false -dwarf=false'
 
 # Between them, each test once: see .ci/tests.
 .PHONY: race
 race: ## Run the tests of what is concurrent with the race detector (needs a C compiler), some shortened
-	CGO_ENABLED=1 .ci/tests race $(GOTEST) -vet off -race $(UNWATCHED) -p $(PACKAGES_AT_A_TIME) -timeout 25m
+	CGO_ENABLED=1 GORACE=atexit_sleep_ms=0 .ci/tests race $(GOTEST) -vet off -race $(UNWATCHED) -p $(PACKAGES_AT_A_TIME) -timeout 25m
 
 .PHONY: raceless
 raceless: $(if $(TAGS),recordings) ## Run the tests that `race` leaves out or shortens
@@ -159,9 +159,12 @@ bench: build ## Measure into the folder BENCH: wake.txt, and go.txt for benchsta
 	./bin/wake bench --dir "$(BENCH)" | tee "$(BENCH)/wake.txt"
 	CGO_ENABLED=0 go test -run '^$$' -bench . -count $(BENCHCOUNT) -timeout 60m $(HOT) | tee "$(BENCH)/go.txt"
 
+# With RACE=1 it reads the types of what `race` has compiled; else of what `test` has.
+RACE ?=
+
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## Lint, and check formatting
-	CGO_ENABLED=0 $(GOLANGCI_LINT) run
+	CGO_ENABLED=$(if $(RACE),1,0) GOFLAGS="$(GOFLAGS) $(if $(RACE),-race $(UNWATCHED))" $(GOLANGCI_LINT) run
 
 .PHONY: check-platforms
 check-platforms: ## Type-check all code and tests for the other platforms that are released
@@ -201,10 +204,8 @@ release: $(KO) ## Build what is released into dist/: binaries, images, bills of 
 tidy: ## Fail if go.mod is not tidy
 	go mod tidy -diff
 
-# Without C, so that they share what is compiled of the standard library with wake.
-$(BIN)/golangci-lint-%:
-	CGO_ENABLED=0 GOBIN=$(BIN) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$*
-	mv $(BIN)/golangci-lint $@
+$(BIN)/golangci-lint-%: .golangci.yml .ci/linter
+	.ci/linter $* $@
 
 $(BIN)/ko-%:
 	CGO_ENABLED=0 GOBIN=$(BIN) go install github.com/google/ko@$*

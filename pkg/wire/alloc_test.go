@@ -1,5 +1,3 @@
-//go:build !race
-
 package wire_test
 
 import (

@@ -423,7 +423,10 @@ func TestAttachAnywhere(t *testing.T) {
 	if err != nil || len(files) < 20 {
 		t.Fatalf("%d recordings, %v", len(files), err)
 	}
-	for _, file := range files {
+	for i, file := range files {
+		if testing.Short() && i%4 != 1 { // the race detector, to which all are alike
+			continue
+		}
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".jsonl"), func(t *testing.T) {
 			t.Parallel()
 			r := attachRequest(t)
