@@ -3,9 +3,7 @@ package export
 import (
 	"bufio"
 	"bytes"
-	"crypto/sha256"
 	"encoding/base64"
-	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -13,6 +11,7 @@ import (
 	"io"
 	"strconv"
 
+	"code.wake.dev/wake/internal/chain"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -48,7 +47,7 @@ type exportTail struct {
 func JSONL(w io.Writer, run Run, events Events, fetch Fetch) (Result, error) {
 	out := bufio.NewWriter(w)
 	r := Result{RunID: run.ID}
-	j := jsonl{out: out, fetch: fetch, result: &r, last: firstLink(run.Incarnation, run.ID)}
+	j := jsonl{out: out, fetch: fetch, result: &r, last: chain.FirstLink(run.Incarnation, run.ID)}
 	if err := j.writeValue(head{fileVersion, run.ID, run.Incarnation, run.From, run.To}); err != nil {
 		return r, err
 	}
@@ -67,8 +66,8 @@ type jsonl struct {
 	out    *bufio.Writer
 	fetch  Fetch
 	result *Result
-	chain  chain
-	last   chainLink
+	chain  chain.Linker
+	last   chain.Link
 	buf    []byte
 }
 
@@ -88,7 +87,7 @@ func (j *jsonl) writeEntry(e *eventlog.Entry) error {
 		}
 	}
 	at := e.Time.UnixMilli()
-	j.last = j.chain.nextLink(j.last, e.Pos, at, e.Data)
+	j.last = j.chain.Next(j.last, e.Pos, at, "", "", e.Data)
 	b := append(j.buf[:0], `{"pos":`...)
 	b = strconv.AppendUint(b, e.Pos, 10)
 	b = append(b, `,"time":`...)
@@ -141,34 +140,4 @@ func (j *jsonl) writeBlob(sum string) error {
 type blobLine struct {
 	Blob string `json:"blob"`
 	Data []byte `json:"data"`
-}
-
-// chainLink is a link of a run's hash chain: it stands for all events up to it. It is
-// computed as the recorder's store does, so that a whole run has the same hash in
-// both, unless the store marks an event of it as void.
-type chainLink [sha256.Size]byte
-
-// firstLink is the one before the first event.
-func firstLink(incarnation, run string) chainLink {
-	return sha256.Sum256([]byte("wake" + incarnation + run))
-}
-
-func (l chainLink) String() string { return hex.EncodeToString(l[:]) }
-
-// chain computes links. The zero value is ready.
-type chain struct{ buf []byte }
-
-// nextLink returns the link after an event: the SHA-256 of the link before, the
-// event's position and time (Unix ms), and its mark, note and data, each after its
-// length; numbers have eight bytes, the highest first. What is exported has
-// neither mark nor note.
-func (c *chain) nextLink(l chainLink, pos uint64, at int64, data []byte) chainLink {
-	b := append(c.buf[:0], l[:]...)
-	b = binary.BigEndian.AppendUint64(b, pos)
-	b = binary.BigEndian.AppendUint64(b, uint64(at))
-	b = binary.BigEndian.AppendUint64(b, 0) // mark
-	b = binary.BigEndian.AppendUint64(b, 0) // note
-	b = append(binary.BigEndian.AppendUint64(b, uint64(len(data))), data...)
-	c.buf = b
-	return sha256.Sum256(b)
 }

@@ -11,6 +11,7 @@ import (
 	"io"
 	"iter"
 
+	"code.wake.dev/wake/internal/chain"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -47,8 +48,8 @@ type File struct {
 	Hash   string // of the last event so far
 
 	lines lines
-	chain chain
-	last  chainLink
+	chain chain.Linker
+	last  chain.Link
 	pos   uint64
 	ended bool
 }
@@ -74,7 +75,7 @@ func Open(r io.Reader) (*File, error) {
 		return nil, f.lineError("names no run: %v", err)
 	}
 	f.Run = Run{ID: h.Run, Incarnation: h.Incarnation, From: h.From, To: h.To}
-	f.last = firstLink(h.Incarnation, h.Run)
+	f.last = chain.FirstLink(h.Incarnation, h.Run)
 	f.Hash = f.last.String()
 	return f, nil
 }
@@ -175,7 +176,7 @@ func (f *File) makeItem(r exportRecord, fields map[string][]byte) (Item, error) 
 			return Item{}, f.lineError("isn't an event: %v", err)
 		}
 	}
-	next := f.chain.nextLink(f.last, r.Pos, r.Time, item.Data)
+	next := f.chain.Next(f.last, r.Pos, r.Time, "", "", item.Data)
 	switch {
 	case r.Pos <= f.pos:
 		return Item{}, f.lineError("has position %d after %d: the order isn't that of the log", r.Pos, f.pos)

@@ -1,12 +1,11 @@
 package archive
 
 import (
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"strings"
 	"time"
 
+	"code.wake.dev/wake/internal/chain"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder/internal/table"
@@ -43,11 +42,11 @@ func IsOf(id, node string) bool {
 type Event struct {
 	Run  string // of an event that was read with those of other runs
 	Pos  uint64
-	Time int64  // Unix ms, when the stream stored it
-	Mark string // "", void, bad (no event) or recorder (written by it)
-	Note string // why it is marked
-	Data []byte // as stored
-	Link Link   // of the chain, after it; of an event in a segment zero
+	Time int64      // Unix ms, when the stream stored it
+	Mark string     // "", void, bad (no event) or recorder (written by it)
+	Note string     // why it is marked
+	Data []byte     // as stored
+	Link chain.Link // of the chain, after it; of an event in a segment zero
 }
 
 // OfTail is an event of a tail.
@@ -64,37 +63,6 @@ func (s *Event) Kind() wire.Kind {
 	}
 	return wire.Type(wire.Raw(s.Data).TextAt("type")).Kind()
 }
-
-// Link is a link of a run's hash chain: it stands for the run's events up to it.
-type Link [sha256.Size]byte
-
-// FirstLink is the one before a run's first event.
-func FirstLink(incarnation, run string) Link {
-	return sha256.Sum256([]byte("wake" + incarnation + run))
-}
-
-// Chain computes links. The zero value is ready.
-type Chain struct{ buf []byte }
-
-// Next returns the link after an event: the SHA-256 of the link before, its
-// position and time, and its mark, note and data, each after its length; numbers
-// have eight bytes, the highest first. How the events were cut into batches and
-// segments doesn't count.
-func (c *Chain) Next(l Link, s *Event) Link {
-	b := append(c.buf[:0], l[:]...)
-	b = binary.BigEndian.AppendUint64(b, s.Pos)
-	b = binary.BigEndian.AppendUint64(b, uint64(s.Time))
-	b = append(binary.BigEndian.AppendUint64(b, uint64(len(s.Mark))), s.Mark...)
-	b = append(binary.BigEndian.AppendUint64(b, uint64(len(s.Note))), s.Note...)
-	b = append(binary.BigEndian.AppendUint64(b, uint64(len(s.Data))), s.Data...)
-	if c.buf = b; cap(b) > maxChainBuffer {
-		c.buf = nil
-	}
-	return sha256.Sum256(b)
-}
-
-// maxChainBuffer is what is kept for the next event.
-const maxChainBuffer = 1 << 20
 
 // The marks of events that readers don't see.
 const (

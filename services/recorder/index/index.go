@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 
+	"code.wake.dev/wake/internal/chain"
 	"code.wake.dev/wake/internal/conversation"
 	"code.wake.dev/wake/internal/ledger"
 	"code.wake.dev/wake/internal/timeline"
@@ -34,7 +35,7 @@ type Index struct {
 	answers *queries.Answers // are told what is derived
 	stmts   *statements
 	folds   *folds
-	chain   archive.Chain
+	chain   chain.Linker
 	spare   spare
 	args    []any // of the last statement that has inserted rows
 
@@ -174,7 +175,7 @@ type runRow struct {
 
 	derived    uint64 // position of the last event of which this batch has derived something
 	passed     int    // such events
-	head       archive.Link
+	head       chain.Link
 	gone       bool // it was deleted: what comes late isn't kept
 	late       int64
 	fresh      []archive.Event  // of this batch

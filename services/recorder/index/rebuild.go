@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"code.wake.dev/wake/internal/chain"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder/archive"
 	"code.wake.dev/wake/services/recorder/internal/request"
@@ -146,7 +147,7 @@ func clearDerived(ctx context.Context, t *archive.Tx, of request.Target, incarna
 	if err := t.Row(ctx, t.Whole("runs")+` WHERE id = ?1`, of.ID).Scan(table.Fields(&kept)...); err != nil {
 		return nil, err
 	}
-	first := archive.FirstLink(incarnation, of.Run)
+	first := chain.FirstLink(incarnation, of.Run)
 	fresh := table.Run{
 		RunID: kept.RunID, Status: string(wire.RunIdle), FirstPos: kept.FirstPos, Head: first[:],
 		Segments: kept.Segments, TailEvents: kept.TailEvents, TailBytes: kept.TailBytes, Derivation: Derivation,

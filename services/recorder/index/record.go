@@ -125,7 +125,7 @@ func (w *writer) keepAside(s archive.Event) error {
 
 // keepEvent adds what was stored to its run.
 func (w *writer) keepEvent(r *runRow, s archive.Event) {
-	r.head = w.x.chain.Next(r.head, &s)
+	r.head = w.x.chain.Next(r.head, s.Pos, s.Time, s.Mark, s.Note, s.Data)
 	s.Link = r.head
 	r.fresh = append(r.fresh, s)
 	r.freshBytes += len(s.Data)

@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"slices"
 
+	"code.wake.dev/wake/internal/chain"
 	"code.wake.dev/wake/internal/completeness"
 	"code.wake.dev/wake/internal/ledger"
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
-	"code.wake.dev/wake/services/recorder/archive"
 	"code.wake.dev/wake/services/recorder/internal/table"
 )
 
@@ -23,7 +23,7 @@ func (w *writer) loadRun(id string, pos uint64) (*runRow, error) {
 	r := &runRow{nodes: map[string]*nodeRow{}, fresh: w.x.spare.takeSlice()}
 	err := w.scanRow(findRun, []any{id}, append(table.Fields(&r.Run), &r.gone)...)
 	if errors.Is(err, sql.ErrNoRows) {
-		first := archive.FirstLink(w.batch.Incarnation, id)
+		first := chain.FirstLink(w.batch.Incarnation, id)
 		r.Run = table.Run{RunID: id, Status: string(wire.RunIdle), FirstPos: pos, Head: first[:], Derivation: Derivation}
 		if err = w.scanRow(isRetired, []any{id}, &r.gone); err == nil && !r.gone {
 			err = w.scanRow(addRun, table.Values(&r.Run), &r.ID)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"code.wake.dev/wake/internal/chain"
 	"code.wake.dev/wake/services/recorder/archive"
 	"code.wake.dev/wake/services/recorder/internal/states"
 	"code.wake.dev/wake/services/recorder/internal/table"
@@ -72,7 +73,7 @@ func (w *writer) sealTail(r *runRow) error {
 }
 
 // writeSegment writes one segment.
-func (w *writer) writeSegment(r *runRow, prev archive.Link, list []archive.Event) error {
+func (w *writer) writeSegment(r *runRow, prev chain.Link, list []archive.Event) error {
 	first, last := &list[0], &list[len(list)-1]
 	r.Segments++
 	return w.putRow(addSegment, &table.Segment{
@@ -82,9 +83,9 @@ func (w *writer) writeSegment(r *runRow, prev archive.Link, list []archive.Event
 }
 
 // sealedLink returns the link after the last sealed event of a run.
-func (w *writer) sealedLink(r *runRow) (l archive.Link, err error) {
+func (w *writer) sealedLink(r *runRow) (l chain.Link, err error) {
 	if r.Segments == 0 {
-		return archive.FirstLink(w.batch.Incarnation, r.RunID), nil
+		return chain.FirstLink(w.batch.Incarnation, r.RunID), nil
 	}
 	var hash []byte
 	err = w.scanRow(lastSegment, []any{r.ID, r.Segments}, &hash)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 
+	"code.wake.dev/wake/internal/chain"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder/archive"
 	"code.wake.dev/wake/services/recorder/index"
@@ -15,11 +16,11 @@ import (
 type runCheck struct {
 	table.Run // as it says
 
-	link     archive.Link // after the last event that was read
-	pos      uint64       // of it
-	found    int64        // events
-	tailSize int64        // bytes
-	broken   bool         // events are damaged: nothing can be derived from them
+	link     chain.Link // after the last event that was read
+	pos      uint64     // of it
+	found    int64      // events
+	tailSize int64      // bytes
+	broken   bool       // events are damaged: nothing can be derived from them
 	replay   *replay
 }
 
@@ -30,7 +31,7 @@ func (r *runCheck) isOther() bool { return r.Derivation != index.Derivation }
 func (v *verifier) checkRun(ctx context.Context, r *runCheck) error {
 	v.Runs++
 	v.Gaps += r.Gaps
-	r.link = archive.FirstLink(v.Position.Incarnation, r.RunID)
+	r.link = chain.FirstLink(v.Position.Incarnation, r.RunID)
 	var err error
 	if r.replay, err = v.newReplay(ctx, r); err != nil {
 		return err
@@ -162,7 +163,7 @@ func (v *verifier) checkEvent(ctx context.Context, r *runCheck, s *archive.Event
 		v.progress(partEvents, v.done, v.all)
 	}
 	r.pos = s.Pos
-	r.link = v.chain.Next(r.link, s)
+	r.link = v.chain.Next(r.link, s.Pos, s.Time, s.Mark, s.Note, s.Data)
 	v.checkAnchor(r, s, at)
 	switch s.Mark {
 	case archive.Void:

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	"code.wake.dev/wake/internal/chain"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder/archive"
 	"code.wake.dev/wake/services/recorder/index"
@@ -139,7 +140,7 @@ type verifier struct {
 	t       *archive.Tx
 	fields  *archive.Tx // for large fields, while rows are read in t
 	scratch *index.Index
-	chain   archive.Chain
+	chain   chain.Linker
 	anchors map[string]AnchorLink // that haven't been come to, by run
 	seen    *positions            // of all runs; nil: only one run is checked
 	gone    map[string]bool       // runs without their events: they were removed
