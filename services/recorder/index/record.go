@@ -41,6 +41,7 @@ func (x *Index) recordBatch(ctx context.Context, b Batch) (Report, error) {
 	if err := t.Commit(); err != nil {
 		return Report{}, err
 	}
+	x.pending.keepEntries(w)
 	w.publishChanges()
 	return w.report, nil
 }
@@ -169,6 +170,9 @@ func (w *writer) recordEvent(e *eventlog.Entry) error {
 		return err
 	}
 	if !w.atOnce && e.Pos > w.derived {
+		if !w.x.scratch {
+			w.later = append(w.later, e)
+		}
 		return nil
 	}
 	return w.deriveEvent(run, node, about, e)
@@ -202,7 +206,7 @@ func (w *writer) advanceNode(run *runRow, n *nodeRow, e *wire.Event) {
 // Batch is what is recorded in one transaction.
 type Batch struct {
 	Incarnation string           // of the stream
-	Entries     []eventlog.Entry // in stream order
+	Entries     []eventlog.Entry // in stream order; they aren't to be changed any more
 	// Blobs holds large fields that the entries refer to, by SHA-256. One that is
 	// neither here nor in the file is recorded as missing.
 	Blobs map[string][]byte
@@ -280,10 +284,11 @@ func (x *Index) beginWriter(ctx context.Context, t *archive.Tx, b Batch) (*write
 	case err == nil && w.pos < x.last && !x.scratch:
 		err = fmt.Errorf("the store went back from position %d to %d: start again", x.last, w.pos)
 	case err == nil && (w.pos > x.last || w.derived != x.derived) && !x.scratch:
-		x.folds.dropAll() // another recorder has written
+		x.pending = pending{} // another recorder has written
+		x.folds.dropAll()
 		x.answers.ForgetLive()
 	}
-	w.was = w.derived
+	w.from, w.was = w.pos, w.derived
 	return w, err
 }
 
@@ -364,13 +369,25 @@ func (x *Index) deriveSome(ctx context.Context, most uint64) (Report, error) {
 	if err := t.Commit(); err != nil {
 		return Report{}, err
 	}
+	x.pending.dropEntries(w.derived)
 	w.publishChanges()
 	return w.report, nil
 }
 
 // deriveTo derives what follows from the recorded events up to a position, or up to
-// an earlier one if they are large.
+// an earlier one if they are large, or only the first ones are at hand.
 func (w *writer) deriveTo(to uint64) error {
+	if p := &w.x.pending; p.to > w.derived {
+		var list []*eventlog.Entry
+		list, to = p.nextEntries(to)
+		for _, e := range list {
+			if err := w.deriveAgain(e); err != nil {
+				return fmt.Errorf("position %d: %w", e.Pos, err)
+			}
+		}
+		w.derived = to
+		return w.finishBatch()
+	}
 	list, to, err := w.tx.Within(w.ctx, w.derived+1, to, deriveBytes)
 	if err != nil {
 		return err
@@ -379,8 +396,9 @@ func (w *writer) deriveTo(to uint64) error {
 		if list[i].Mark != "" {
 			continue
 		}
-		if err := w.deriveAgain(&list[i]); err != nil {
-			return fmt.Errorf("position %d: %w", list[i].Pos, err)
+		e := list[i].Entry()
+		if err := w.deriveAgain(&e); err != nil {
+			return fmt.Errorf("position %d: %w", e.Pos, err)
 		}
 	}
 	w.derived = to
@@ -388,13 +406,11 @@ func (w *writer) deriveTo(to uint64) error {
 }
 
 // deriveAgain derives what follows from a recorded event.
-func (w *writer) deriveAgain(kept *archive.Event) error {
-	s := archive.Event{Pos: kept.Pos, Time: kept.Time, Data: kept.Data}
-	e := s.Entry()
+func (w *writer) deriveAgain(e *eventlog.Entry) error {
 	if e.Err != nil {
 		return e.Err
 	}
-	run, err := w.loadRun(kept.Run, e.Pos)
+	run, err := w.loadRun(e.RunID, e.Pos)
 	if err != nil || run.gone {
 		return err
 	}
@@ -406,7 +422,7 @@ func (w *writer) deriveAgain(kept *archive.Event) error {
 	if err != nil {
 		return err
 	}
-	return w.deriveEvent(run, writer, about, &e)
+	return w.deriveEvent(run, writer, about, e)
 }
 
 // deriveBytes bounds the events that are read for that.
