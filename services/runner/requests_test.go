@@ -2,6 +2,7 @@ package runner_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -53,6 +54,41 @@ func TestRunAsksLittle(t *testing.T) {
 			t.Errorf("%d questions, %d of them to a leader:\n%s", len(own), len(led), strings.Join(own, "\n"))
 		}
 		b.ended("run1")
+	})
+}
+
+// Requests for runs, and alerts, are asked for many at a time, since to ask costs as much as one of them.
+func TestAsksAhead(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		asked, err := b.nc.SubscribeSync("$JS.API.CONSUMER.MSG.NEXT.*.*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		counts := map[string]int{}
+		b.runner("r1", &scripted{say: echo})
+		for i := range 30 {
+			id := fmt.Sprintf("run%d", i)
+			b.publish("wake.alerts."+id+"._run.completion.x", wire.Alert{V: wire.Version, RunID: id})
+			b.submit(id, "name: set\nnodes:\n  - {id: s, type: set, input: {set: {x: 1}}}\n")
+			b.ended(id)
+		}
+		<-time.After(time.Second)
+		if b.waiting() > 0 {
+			t.Errorf("%d requests are left", b.waiting())
+		}
+		for n, _, _ := asked.Pending(); n > 0; n, _, _ = asked.Pending() {
+			m, err := asked.NextMsgWithContext(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			counts[m.Subject]++
+		}
+		for _, of := range []string{"WAKE_QUEUE.runs", "WAKE_ALERTS.notices"} {
+			if n := counts["$JS.API.CONSUMER.MSG.NEXT."+of]; n < 1 || n > 2 {
+				t.Errorf("%s was asked %d times for 30 messages", of, n)
+			}
+		}
 	})
 }
 

@@ -23,6 +23,9 @@ const noticesConsumer = "notices"
 // toldEvery is how often it is noted how far alerts are told.
 const toldEvery = 5 * time.Second
 
+// alertsAhead is how many alerts a runner asks for at once. They come one by one all the same.
+const alertsAhead = 100
+
 // maxNotice is the length in runes of an alert's line as an agent is told it.
 const maxNotice = 2000
 
@@ -33,8 +36,10 @@ func (in *Intake) passAlerts(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	source := in.cfg.Queue.Source(consumer, alertsAhead)
+	defer source.Close(ctx)
 	for ctx.Err() == nil {
-		m, err := in.cfg.Queue.Next(ctx, consumer)
+		m, err := source.Next(ctx)
 		if err != nil {
 			return err
 		}

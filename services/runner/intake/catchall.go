@@ -15,6 +15,7 @@ import (
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner/internal/command"
+	"code.wake.dev/wake/services/runner/internal/queue"
 	"code.wake.dev/wake/services/runner/internal/registry"
 	"code.wake.dev/wake/services/runner/owner"
 )
@@ -52,8 +53,10 @@ func (in *Intake) catchAll(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("consumer %s: %w", catchAllConsumer, err)
 	}
+	source := in.cfg.Queue.Source(consumer, 1)
+	defer source.Close(ctx)
 	for ctx.Err() == nil {
-		messages, err := in.nextCommands(ctx, consumer)
+		messages, err := in.nextCommands(ctx, source, consumer)
 		if err != nil {
 			return err
 		}
@@ -63,8 +66,8 @@ func (in *Intake) catchAll(ctx context.Context) error {
 }
 
 // nextCommands waits for the next messages.
-func (in *Intake) nextCommands(ctx context.Context, c jetstream.Consumer) ([]jetstream.Msg, error) {
-	first, err := in.cfg.Queue.Next(ctx, c)
+func (in *Intake) nextCommands(ctx context.Context, source *queue.Source, c jetstream.Consumer) ([]jetstream.Msg, error) {
+	first, err := source.Next(ctx)
 	if err != nil || first == nil {
 		return nil, err
 	}

@@ -3,7 +3,6 @@ package intake
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -42,11 +41,9 @@ func (in *Intake) takeRuns(ctx, hard context.Context) error {
 		if meta, err := m.Metadata(); err == nil {
 			req.First = meta.NumDelivered == 1
 		}
-		var acked sync.WaitGroup
-		defer acked.Wait()
 		req.OnBegin = func() {
 			observeWait(in.cfg.RunWait, m)
-			acked.Go(func() { in.cfg.Queue.Ack(ctx, m) }) // the run doesn't wait for that
+			in.cfg.Queue.Ack(ctx, m)
 		}
 		var unplaced *owner.NoFolderError
 		switch err := in.cfg.Owners.Own(ctx, req); {
@@ -162,18 +159,27 @@ func (in *Intake) offerLeft(ctx context.Context) error {
 	return nil
 }
 
+// runsAhead is how many requests for runs a runner asks for at once. It takes all that come.
+const runsAhead = 32
+
 // lookAgain is how soon a runner without room looks whether it has some.
 const lookAgain = 100 * time.Millisecond
 
 // takeMessages hands each message of a queue to a task of its own, as far as there are
 // slots; nil is any number.
 func (in *Intake) takeMessages(ctx context.Context, c jetstream.Consumer, s work.Slots, task func(m jetstream.Msg, seat *work.Seat)) error {
+	ahead := runsAhead
+	if s != nil {
+		ahead = 1 // another runner may have room
+	}
+	source := in.cfg.Queue.Source(c, ahead)
+	defer source.Close(ctx)
 	for s.Await(ctx) {
 		if s != nil && in.cfg.Capacity.Cramped() { // others may have room
 			pull.Sleep(ctx, lookAgain)
 			continue
 		}
-		m, err := in.cfg.Queue.Next(ctx, c)
+		m, err := source.Next(ctx)
 		if err != nil {
 			return err
 		}

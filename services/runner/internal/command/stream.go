@@ -72,8 +72,10 @@ func (s *Stream) feedCommands(ctx context.Context, from *uint64) error {
 	if err != nil {
 		return fmt.Errorf("follow commands: %w", err)
 	}
+	source := s.queue.Source(c, 1)
+	defer source.Close(ctx)
 	for fed := uint64(0); ctx.Err() == nil; {
-		msg, err := s.queue.Next(ctx, c)
+		msg, err := source.Next(ctx)
 		if err != nil {
 			return fmt.Errorf("follow commands: %w", err)
 		}

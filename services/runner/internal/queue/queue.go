@@ -33,18 +33,33 @@ const keyAgain = 10 * time.Second
 // errChanged says that a consumer has other settings now.
 var errChanged = errors.New("another client has changed the consumer")
 
-// Next waits for the next message of a consumer. It returns nil when there was
+// Source gives out the messages of a consumer. It belongs to one goroutine.
+type Source struct {
+	queue    *Queue
+	consumer jetstream.Consumer
+	ahead    int
+	fetch    jetstream.MessageBatch // nil: nothing is asked for
+	end      context.CancelFunc     // of that
+	came     bool                   // something has, for it
+}
+
+// Source returns what gives out the messages of a consumer, of which it asks for so many ahead. To ask costs as much as a message.
+func (q *Queue) Source(c jetstream.Consumer, ahead int) *Source {
+	return &Source{queue: q, consumer: c, ahead: ahead}
+}
+
+// Next waits for the next message. It returns nil when there was
 // none for a while, or the server was away, and fails if the consumer was deleted or changed.
-func (q *Queue) Next(ctx context.Context, c jetstream.Consumer) (jetstream.Msg, error) {
-	m, err := q.tryNext(ctx, c)
-	if m != nil || err != nil || ctx.Err() != nil {
+func (s *Source) Next(ctx context.Context) (jetstream.Msg, error) {
+	m, silent, err := s.tryNext(ctx)
+	if m != nil || !silent || err != nil || ctx.Err() != nil {
 		return m, err
 	}
 	// From a consumer that is gone nothing comes, not even an error.
 	wait, cancel := context.WithTimeout(ctx, tenure.GiveBack)
 	defer cancel()
-	was := c.CachedInfo().Config
-	info, err := c.Info(wait)
+	was := s.consumer.CachedInfo().Config
+	info, err := s.consumer.Info(wait)
 	switch {
 	case errors.Is(err, jetstream.ErrConsumerNotFound):
 		return nil, err
@@ -54,27 +69,59 @@ func (q *Queue) Next(ctx context.Context, c jetstream.Consumer) (jetstream.Msg, 
 	return nil, nil // nothing has come, or the server is away
 }
 
-func (q *Queue) tryNext(ctx context.Context, c jetstream.Consumer) (jetstream.Msg, error) {
-	wait, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	m, err := c.Next(jetstream.FetchContext(wait))
+// tryNext reports that it was silent if nothing has come for all that was asked for.
+func (s *Source) tryNext(ctx context.Context) (m jetstream.Msg, silent bool, err error) {
+	for ; ; s.fetch = nil {
+		if s.fetch == nil {
+			wait, cancel := context.WithTimeout(ctx, 10*time.Second)
+			if s.fetch, err = s.consumer.Fetch(s.ahead, jetstream.FetchContext(wait)); err != nil {
+				s.fetch = nil
+				cancel()
+				return nil, true, s.judgeFailure(ctx, err)
+			}
+			s.end, s.came = cancel, false
+		}
+		if m, came := <-s.fetch.Messages(); came {
+			s.came = true
+			return m, false, nil
+		}
+		err := s.fetch.Error()
+		if s.end(); err != nil || !s.came {
+			s.fetch = nil
+			return nil, !s.came, s.judgeFailure(ctx, err)
+		}
+	}
+}
+
+// judgeFailure returns why nothing will come any more; nil: it may.
+func (s *Source) judgeFailure(ctx context.Context, err error) error {
 	switch {
-	case err == nil:
-		return m, nil
 	case errors.Is(err, jetstream.ErrConsumerNotFound), errors.Is(err, jetstream.ErrConsumerDeleted):
-		return nil, err
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout), errors.Is(err, jetstream.ErrNoMessages):
-		return nil, nil
+		return err
+	case err == nil, errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout), errors.Is(err, jetstream.ErrNoMessages):
+		return nil
 	}
 	if ctx.Err() == nil {
 		level := slog.LevelWarn
-		if !q.log.Conn().IsConnected() {
+		if !s.queue.log.Conn().IsConnected() {
 			level = slog.LevelDebug // the connection has said so
 		}
-		q.logger.Log(ctx, level, "queue is away", "error", err)
+		s.queue.logger.Log(ctx, level, "queue is away", "error", err)
 		pull.Sleep(ctx, time.Second)
 	}
-	return nil, nil
+	return nil
+}
+
+// Close hands back what has come and wasn't taken.
+func (s *Source) Close(ctx context.Context) {
+	if s.fetch == nil {
+		return
+	}
+	s.end()
+	for m := range s.fetch.Messages() {
+		s.queue.Again(ctx, m, 0)
+	}
+	s.fetch = nil
 }
 
 // Unseal opens a message of a queue. If its key is missing it stays in the queue, and
@@ -108,7 +155,7 @@ func (q *Queue) Refuse(ctx context.Context, m jetstream.Msg, reason error) {
 // Ack removes a message from its queue. If that fails it comes again, and the
 // log tells that it is needless.
 func (q *Queue) Ack(ctx context.Context, m jetstream.Msg) {
-	if err := m.DoubleAck(ctx); err != nil && ctx.Err() == nil {
+	if err := m.Ack(); err != nil && ctx.Err() == nil {
 		q.logger.Warn("queue message not acknowledged", "subject", m.Subject(), "error", err)
 	}
 }
