@@ -485,7 +485,7 @@ func TestAppendIsAmbiguous(t *testing.T) {
 	})
 }
 
-// A node whose history aged out can be claimed by whoever knows where it ended
+// A node whose history aged out can be claimed by a process that knows where it ended
 // (RULES 11).
 func TestHistoryAgesOut(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {

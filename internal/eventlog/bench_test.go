@@ -110,7 +110,7 @@ func BenchmarkAppendTogether(b *testing.B) {
 	}
 }
 
-// Events that nobody waits for.
+// Events that no caller waits for.
 func BenchmarkEnqueue(b *testing.B) {
 	for _, replicas := range []int{1, 3} {
 		b.Run(fmt.Sprintf("replicas=%d", replicas), func(b *testing.B) {
@@ -193,7 +193,7 @@ func BenchmarkRead(b *testing.B) {
 	}
 }
 
-// What keys cost: storing events that nobody waits for, and reading them back.
+// What keys cost: storing events that no caller waits for, and reading them back.
 func BenchmarkSealed(b *testing.B) {
 	for _, how := range []string{"plain", "sealed"} {
 		var o eventlog.Options

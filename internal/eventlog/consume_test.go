@@ -213,7 +213,7 @@ func TestRule14OwnPosition(t *testing.T) {
 	fill(t, p, 100)
 	a := newService(p, "recorder")
 	a.until(t, 10)
-	steal(t, p, "recorder", 50) // somebody acknowledges up to 60 at least
+	steal(t, p, "recorder", 50) // another client acknowledges up to 60 at least
 
 	c, err := p.JetStream().Consumer(t.Context(), "WAKE_EVENTS", "recorder")
 	if err != nil {
@@ -326,7 +326,7 @@ func TestConsumeRedelivery(t *testing.T) {
 	})
 }
 
-// Somebody listens to everything, inboxes included, as people do who look for a
+// A client listens to everything, inboxes included, as people do who look for a
 // fault. To the server, the requests of a reader that has gone are wanted then, and
 // it gives them what there is.
 func TestConsumeBesideAListener(t *testing.T) {
@@ -496,7 +496,7 @@ func TestConsumeWaitsForTheEnd(t *testing.T) {
 	})
 }
 
-// A durable consumer that somebody deletes, or makes another of, is made again, and what
+// A durable consumer that a client deletes, or makes another of, is made again, and what
 // it selects doesn't decide what the service is given.
 func TestConsumeRepairs(t *testing.T) {
 	for name, harm := range map[string]func(t *testing.T, js jetstream.JetStream){
@@ -709,7 +709,7 @@ func removeReaders(t testing.TB, p process, durable string) {
 	}
 }
 
-// The durable consumer shows where the service is, also after somebody took it
+// The durable consumer shows where the service is, also after a client took it
 // elsewhere and nothing has come since.
 func TestConsumeShows(t *testing.T) {
 	for _, ahead := range []int{0, 20} {

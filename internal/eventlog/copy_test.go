@@ -59,7 +59,7 @@ func TestCopy(t *testing.T) {
 			if n != len(want) {
 				t.Errorf("%d events of %d", n, len(want))
 			}
-			// Whoever claims a node goes on behind what was copied.
+			// A process that claims a node goes on behind what was copied.
 			w := p.claim("r1", "n0")
 			if seq, _ := w.Last(); seq != 413 || w.Epoch() != 6 {
 				t.Errorf("claimed with seq %d, epoch %d", seq, w.Epoch())

@@ -211,7 +211,7 @@ func TestReadSelects(t *testing.T) {
 	}
 }
 
-// Where nobody answers direct gets, the leader does.
+// Where no replica answers direct gets, the leader does.
 func TestReadFromTheLeader(t *testing.T) {
 	t.Parallel()
 	p := one(t, eventlog.Options{})

@@ -14,7 +14,7 @@ import (
 	"code.wake.dev/wake/internal/health"
 )
 
-// block puts something where a file was that nobody can read, root included. The function
+// block puts something where a file was that no process can read, root included. The function
 // puts the file back, at once: there is no moment without it.
 func block(t testing.TB, file string) (free func()) {
 	t.Helper()
@@ -118,7 +118,7 @@ func TestUnremovableSpool(t *testing.T) {
 }
 
 // What an earlier process has left and can't be read holds up claims, as long as it is there. If
-// somebody removes it, its events are lost, and the log says so.
+// a person removes it, its events are lost, and the log says so.
 func TestUnreadableLeftovers(t *testing.T) {
 	t.Parallel()
 	for name, remove := range map[string]bool{"mended": false, "removed": true} {
@@ -162,7 +162,7 @@ func TestUnreadableLeftovers(t *testing.T) {
 	}
 }
 
-// A spool that somebody removes while its process uses it is made again with all that was in it, and health tells: nothing
+// A spool that is removed while its process uses it is made again with all that was in it, and health tells: nothing
 // is lost, neither if the process goes on nor if it ends and the next one goes on with what it finds.
 func TestRemovedSpool(t *testing.T) {
 	t.Parallel()

@@ -11,7 +11,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// What is delivered to somebody else is read again.
+// What is delivered to another client is read again.
 func TestConsumeRobbed(t *testing.T) {
 	t.Parallel()
 	p := one(t, eventlog.Options{})

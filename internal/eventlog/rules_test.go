@@ -215,7 +215,7 @@ func TestRule3DefiniteRefusals(t *testing.T) {
 	p := start(t, nc, eventlog.Options{Lanes: 2})
 	w := p.claim("r", "n")
 
-	// Somebody opens a batch and leaves it open.
+	// A client opens a batch and leaves it open.
 	open := func(id string) int {
 		m := nats.NewMsg("wake.events.x.y.text")
 		m.Reply = nc.NewInbox()
@@ -300,7 +300,7 @@ func TestRule4FullStream(t *testing.T) {
 }
 
 // Rule 5: what a restarted process finds in its spool is stored under the
-// original expectation, before the process claims anything. If somebody else
+// original expectation, before the process claims anything. If another process
 // has claimed the node, none of it is stored.
 func TestRule5SpoolUnderOriginalExpectation(t *testing.T) {
 	t.Parallel()

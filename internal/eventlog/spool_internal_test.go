@@ -311,7 +311,7 @@ func TestSpoolOfAnotherIncarnation(t *testing.T) {
 }
 
 // What was appended together is stored together, or not at all.
-// What is appended to a spool whose files somebody has just removed is in the files that are made again.
+// What is appended to a spool whose files were just removed is in the files that are made again.
 func TestSpoolIsPutBackFirst(t *testing.T) {
 	dir := t.TempDir()
 	s := openTestSpools(t, dir)

@@ -12,7 +12,7 @@ import (
 
 // NATS doesn't check reply subjects: with a request of JetStream's, anybody in the
 // account has an answer of the server stored in the log, and services may be able
-// to publish what they have read (RULES 28). It fences nobody.
+// to publish what they have read (RULES 28). It fences no writer.
 func TestStranger(t *testing.T) {
 	t.Parallel()
 	const stream = "$JS.API.STREAM.INFO.WAKE_EVENTS"

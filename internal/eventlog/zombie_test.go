@@ -24,7 +24,7 @@ func (a *accounts) take(s string) {
 	a.taken[s] = true
 }
 
-// usurp claims the node and writes until somebody else claims it or ctx ends.
+// usurp claims the node and writes until another process claims it or ctx ends.
 // It claims again and again what others have.
 func (a *accounts) usurp(ctx context.Context, p process, node, name string) error {
 	w, err := p.Claim(p.t.Context(), "r", node, eventlog.Claim{Runner: name})

@@ -25,7 +25,7 @@ nodes:
 const indent = `{"questions":[{"question":"Tabs or spaces?","header":"Indent","options":[{"label":"Tabs"},{"label":"Spaces"}]}]}`
 
 // TestAskedAndKilled has an agent ask a person. Wherever its runner dies meanwhile, and
-// whoever is there when the answer comes, the question waits, and its answer arrives once.
+// whichever runner is there when the answer comes, the question waits, and its answer arrives once.
 func TestAskedAndKilled(t *testing.T) {
 	for i, test := range []struct {
 		before string // what is stored, the runner dies; "wait": while it waits; "": never

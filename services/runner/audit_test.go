@@ -113,7 +113,7 @@ nodes:
 	}
 }
 
-// A runner that stops while it audits leaves the execution open: whoever goes on
+// A runner that stops while it audits leaves the execution open: the worker that goes on
 // audits it again.
 func TestAuditOfStoppedRunner(t *testing.T) {
 	b := newBench(t)

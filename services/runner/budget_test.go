@@ -41,7 +41,7 @@ func limits(v map[string]any) func(*wire.RunRequest) {
 }
 
 // TestBudgetPauses has a run stop once it has spent what it may, under whichever runner, and
-// go on when somebody grants more.
+// go on when a person grants more.
 func TestBudgetPauses(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)

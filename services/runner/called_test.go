@@ -167,7 +167,7 @@ func TestNativeFlowIsPaused(t *testing.T) {
 	})
 }
 
-// TestNativeFlowIsWithdrawn ends the flow that an agent has started when nobody waits for it any
+// TestNativeFlowIsWithdrawn ends the flow that an agent has started when no agent waits for it any
 // more: its run is aborted, or a message has interrupted the agent. Who is to end the flow may
 // have died.
 func TestNativeFlowIsWithdrawn(t *testing.T) {
@@ -260,7 +260,7 @@ func TestSubAgentInherits(t *testing.T) {
 }
 
 // TestChildrenStayWithTheFolder has runners that share no folder work on runs that start others:
-// the others' nodes go to the runner that has the folder, whoever owns them.
+// the others' nodes go to the runner that has the folder, whichever runner owns them.
 func TestChildrenStayWithTheFolder(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)

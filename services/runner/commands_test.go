@@ -306,7 +306,7 @@ func TestCommandsWithoutRunner(t *testing.T) {
 	})
 }
 
-// What nobody can obey is recorded once for all runners, however many there are,
+// What no owner can obey is recorded once for all runners, however many there are,
 // whatever it is, and leaves the queue of commands (RULES 13).
 func TestStrayCommands(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
@@ -346,7 +346,7 @@ func TestStrayCommands(t *testing.T) {
 	})
 }
 
-// A command to a run whose owner is away for a moment waits for it; nobody else
+// A command to a run whose owner is away for a moment waits for it; no other runner
 // judges it (RULES 13).
 func TestCommandWaitsForOwner(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
@@ -416,7 +416,7 @@ func TestCommandIsObeyedWhole(t *testing.T) {
 	})
 }
 
-// What can't be recorded for nobody at the moment stays in the queue of commands
+// What can't be recorded as a command to no run at the moment stays in the queue of commands
 // until it can (RULES 13).
 func TestStrayWaits(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
@@ -432,7 +432,7 @@ func TestStrayWaits(t *testing.T) {
 	})
 }
 
-// A runner that dies after it has recorded a command for nobody, and before the
+// A runner that dies after it has recorded a command to no run, and before the
 // queue of commands knows, has it recorded once (RULES 13).
 func TestStrayIsRecordedOnce(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
@@ -460,7 +460,7 @@ func TestStrayIsRecordedOnce(t *testing.T) {
 }
 
 // A run that begins while the catch-all looks for it isn't unknown: its owner
-// records the command, and nobody else does (RULES 13).
+// records the command, and no other process does (RULES 13).
 func TestBegunMeanwhile(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
@@ -491,7 +491,7 @@ func TestBegunMeanwhile(t *testing.T) {
 	})
 }
 
-// Commands to a run that an owner deals with are recorded by nobody else.
+// Commands to a run that an owner deals with are recorded by no other runner.
 func TestOwnCommandsAreNotStray(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
@@ -588,7 +588,7 @@ func TestVerdicts(t *testing.T) {
 }
 
 // A node that was interrupted, or whose session is gone though something is lost
-// with it, is decided about by whoever resumes its run (RULES 12).
+// with it, is decided about by the command that resumes its run (RULES 12).
 func TestInterruptedNodeNeedsDecision(t *testing.T) {
 	for _, kind := range []string{wire.ErrorInterrupted, wire.ErrorSessionNotFound} {
 		t.Run(kind, func(t *testing.T) { interrupted(t, kind) })
@@ -866,7 +866,7 @@ func TestStartedBy(t *testing.T) {
 	})
 }
 
-// A decision about a call of a session that others drive is recorded for whoever asked for it: the first one. Who comes later
+// A decision about a call of a session that others drive is recorded for the hook that asked for it: the first one. A user who comes later
 // is told who was first, and when. A call that doesn't wait, and any other command, is refused.
 func TestDecisionOfImported(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {

@@ -109,7 +109,7 @@ func TestPowerCut(t *testing.T) {
 	}
 }
 
-// Consumers that somebody deletes are made again: the runner goes on taking runs, nodes and commands.
+// Consumers that a client deletes are made again: the runner goes on taking runs, nodes and commands.
 func TestConsumersAreMadeAgain(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
@@ -229,7 +229,7 @@ func TestCrashBeforeStart(t *testing.T) {
 }
 
 // A request stays in the queue until its run has begun, which a claim doesn't:
-// whoever claims the run, can't begin it and dies has lost nothing (RULES 7).
+// a runner that claims the run, can't begin it and dies has lost nothing (RULES 7).
 func TestCrashAfterClaim(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
@@ -308,7 +308,7 @@ func TestNotOfferedWhileHeld(t *testing.T) {
 	})
 }
 
-// A request for a run that has begun, and an offer of a node that somebody works
+// A request for a run that has begun, and an offer of a node that a worker works
 // on, leave the queue at once (RULES 7).
 func TestNeedless(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
@@ -331,7 +331,7 @@ func TestNeedless(t *testing.T) {
 	})
 }
 
-// A request that has to wait, its run being somebody else's for now, holds up no
+// A request that has to wait, its run being another owner's for now, holds up no
 // other one (RULES 7).
 func TestHeldRequest(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
@@ -570,7 +570,7 @@ func listens(s *session, say func(wire.Payload) bool) {
 	}
 }
 
-// A message reaches the agent that it was sent to, once, and nobody else.
+// A message reaches the agent that it was sent to, once, and no other.
 func TestSend(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
@@ -665,7 +665,7 @@ func TestAbortOfDeafAgent(t *testing.T) {
 	})
 }
 
-// Whatever somebody publishes as a command is on record, and the run goes on.
+// Whatever a client publishes as a command is on record, and the run goes on.
 func TestBadCommands(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
@@ -762,7 +762,7 @@ nodes:
 `
 
 // While storage is away, the agent goes on at once after the result of a tool, which is
-// stored later with a note of that. It begins no tool while somebody else might
+// stored later with a note of that. It begins no tool while another worker might
 // hold its lease: one that is idempotent waits; the intent of one with side effects
 // ends it, nothing says that the node has failed, and when storage is back the agent
 // goes on in the same execution.

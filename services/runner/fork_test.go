@@ -19,7 +19,7 @@ import (
 	"code.wake.dev/wake/services/snapshotter"
 )
 
-// taken is a session that somebody has had with an agent elsewhere.
+// taken is a session that a person has had with an agent elsewhere.
 const taken = `{"type":"user","uuid":"u1","sessionId":"s1","timestamp":"2026-01-01T00:00:00.000Z","message":{"role":"user","content":"Do it."}}
 {"type":"assistant","uuid":"u2","parentUuid":"u1","sessionId":"s1","timestamp":"2026-01-01T00:00:01.000Z","message":{"id":"m1","role":"assistant","model":"m","content":[{"type":"tool_use","id":"t1","name":"Bash","input":{"command":"ls"}}]}}
 {"type":"user","uuid":"u3","parentUuid":"u2","sessionId":"s1","timestamp":"2026-01-01T00:00:02.000Z","message":{"role":"user","content":[{"type":"tool_result","tool_use_id":"t1","content":"one"}]}}

@@ -56,7 +56,7 @@ func (h home) edit(c *runner.Config) {
 	c.DrainTimeout = 100 * time.Millisecond
 }
 
-// isLeft reports whether nobody is attached to a keeper.
+// isLeft reports whether no runner is attached to a keeper.
 func (h home) isLeft(t *testing.T) bool {
 	t.Helper()
 	labels, err := h.shelf.List()
@@ -226,7 +226,7 @@ func (c ticker) output(state *wire.State, entries []eventlog.Entry) {
 	}
 }
 
-// A command whose runner can't renew its lease is frozen before anybody else may take the lease. It is
+// A command whose runner can't renew its lease is frozen before another runner may take the lease. It is
 // the runner's again afterwards, and goes on.
 func TestFrozenInsideTheLease(t *testing.T) {
 	b := newBench(t)
@@ -271,7 +271,7 @@ func (h heldBack) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// What may be frozen goes on after the log has proven that nobody else has claimed the node, also where
+// What may be frozen goes on after the log has proven that no other process has claimed the node, also where
 // the keeper's word that it is frozen is late.
 func TestThawedAfterTheLog(t *testing.T) {
 	b := newBench(t)
@@ -391,7 +391,7 @@ func TestEndsBehindItsProcesses(t *testing.T) {
 	}
 }
 
-// A keeper that is nobody's any more, which the runner learns after its start, is ended within a lease's time:
+// A keeper that no execution needs any more, which the runner learns after its start, is ended within a lease's time:
 // its execution ended while its runner was away, as others saw it.
 func TestEndsWhatIsOver(t *testing.T) {
 	b := newBench(t)
@@ -453,7 +453,7 @@ func TestEndsWhatWasAborted(t *testing.T) {
 }
 
 // A runner that is told to end before it has attached leaves what it has found as it was: nothing of it
-// ends, and nobody else may have the node.
+// ends, and no other runner may have the node.
 func TestEndsBeforeItAttaches(t *testing.T) {
 	for name, test := range map[string]struct {
 		flow func(ticker) string

@@ -28,7 +28,7 @@ nodes:
   - {id: a, type: agent, input: {provider: native, model: m, prompt: "do it"}}
 `
 
-// TestLimitIsWaitedFor: a node whose model has reached a limit goes on in its session when that is over, whoever runs it then, and
+// TestLimitIsWaitedFor: a node whose model has reached a limit goes on in its session when that is over, whichever runner runs it then, and
 // repeats nothing. The agent is gone meanwhile.
 func TestLimitIsWaitedFor(t *testing.T) {
 	for name, after := range map[string]struct {

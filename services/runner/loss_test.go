@@ -320,7 +320,7 @@ func TestChildOfLongID(t *testing.T) {
 }
 
 // A runner that is told to end while it claims a node begins nothing there: a command
-// would be cut off, and nobody would know what it has done.
+// would be cut off, and no log would say what it has done.
 func TestDrainBeginsNothing(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
@@ -336,7 +336,7 @@ func TestDrainBeginsNothing(t *testing.T) {
 	})
 }
 
-// A worker that was cut off takes its lease again if nobody holds it any more; but the
+// A worker that was cut off takes its lease again if no worker holds it any more; but the
 // node was another's meanwhile. It gives up, although its agent says nothing.
 func TestComesBackToReleasedLease(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {

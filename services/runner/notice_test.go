@@ -175,7 +175,7 @@ func TestNoticesOfCalls(t *testing.T) {
 	})
 }
 
-// Of several agents at work the one that began first is told, and nobody else.
+// Of several agents at work the one that began first is told, and no other.
 func TestNoticesToOne(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
@@ -237,7 +237,7 @@ func TestNoticesAfterTakeover(t *testing.T) {
 	})
 }
 
-// An answer goes to the question that has waited longest, whoever asked it; what an
+// An answer goes to the question that has waited longest, whichever agent asked it; what an
 // agent has asked and wasn't answered is asked of the session that goes on too.
 func TestSteerOldest(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {

@@ -75,7 +75,7 @@ func TestWorkspaceLost(t *testing.T) {
 	})
 }
 
-// A run that is paused without its folder doesn't go on by itself when somebody, or its
+// A run that is paused without its folder doesn't go on by itself when a person, or its
 // parent, has paused it meanwhile.
 func TestPausedWithoutFolder(t *testing.T) {
 	for reason, prefix := range map[string]string{wire.PauseOperator: "my", wire.PauseParent: "parent"} {

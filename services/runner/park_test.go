@@ -122,7 +122,7 @@ func TestParkedOutlivesItsRunner(t *testing.T) {
 	}
 }
 
-// Whoever comes first of the runners that see a parked run as theirs has it, alone.
+// The first of the runners that see a parked run as theirs has it, alone.
 func TestParkedWokenByAll(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)

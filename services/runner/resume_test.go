@@ -94,7 +94,7 @@ func (a *act) Events() iter.Seq2[*wire.Event, error] {
 	}
 }
 
-// say yields an event about a call, or none. It reports false if nobody listens.
+// say yields an event about a call, or none. It reports false if no session listens.
 func (a *act) say(p wire.Payload, call string) bool {
 	return a.yield(&wire.Event{CallID: call, Payload: p}, nil)
 }
@@ -453,7 +453,7 @@ func sealedResult(call string) *wire.AgentTool {
 	return &wire.AgentTool{ToolName: "Tool-" + call, ToolInput: wire.Null, ToolOutput: output, Error: "It was interrupted."}
 }
 
-// A resumption that only holds deals with open calls, and starts nobody; the next
+// A resumption that only holds deals with open calls, and starts no agent; the next
 // one tells the agent of them.
 func TestHold(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
@@ -526,7 +526,7 @@ func TestMessageOfHold(t *testing.T) {
 }
 
 // An agent is told what an interruption has cut off, however orderly that was: its own program
-// may have told it that somebody has refused the call.
+// may have told it that a person has refused the call.
 func TestInterruptionIsTold(t *testing.T) {
 	begin := func(a *act) {
 		a.turn()

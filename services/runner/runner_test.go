@@ -589,7 +589,7 @@ func TestAbort(t *testing.T) {
 	})
 }
 
-// A run that only calculates obeys, and holds up nobody.
+// A run that only calculates obeys, and holds up no other run.
 func TestAbortOfCalculation(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)

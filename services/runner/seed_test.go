@@ -113,7 +113,7 @@ func TestS1Crash(t *testing.T) {
 }
 
 // S4: strategy manual seals nothing and loses nothing: the call stays open, the
-// list of things to do intact, and no agent goes on before somebody has dealt with
+// list of things to do intact, and no agent goes on before a person has dealt with
 // the call. Then the agent asks for permission again, as before.
 func TestS4Manual(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
@@ -203,7 +203,7 @@ func TestS4ManualIsLeft(t *testing.T) {
 	})
 }
 
-// Strategy manual is chosen after a crash in the middle of a call, while nobody has the run: it is taken over paused, the call stays as
+// Strategy manual is chosen after a crash in the middle of a call, while no runner has the run: it is taken over paused, the call stays as
 // it was, and the answer to it lets the run go on; the agent is told.
 func TestManualAfterACrash(t *testing.T) {
 	for answer, want := range map[string]string{"approve": "may be made again", "deny": "don't make it again. Said to that: look first"} {
@@ -246,7 +246,7 @@ func TestManualAfterACrash(t *testing.T) {
 	}
 }
 
-// Strategy crash that starts nobody seals what is open, and says so; the run stays paused.
+// Strategy crash that starts no agent seals what is open, and says so; the run stays paused.
 func TestHeldCrashSeals(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
@@ -361,7 +361,7 @@ func messages(entries []eventlog.Entry) (all []string) {
 
 // S9: the queue of messages is the inbox of the run. A message is on record before
 // its agent gets it and leaves the inbox when the agent says that it has it; one
-// to a paused run is a reminder: it starts nobody, and is heard when the run goes
+// to a paused run is a reminder: it starts no agent, and is heard when the run goes
 // on; what an agent hasn't acknowledged when its runner dies is given to it again,
 // in order.
 func TestS9Queue(t *testing.T) {
@@ -431,7 +431,7 @@ func (c *crew) add(n int) {
 }
 
 // S10: of five agents side by side two are at work at once, which is what their
-// runner has room for; that one fails is nothing to the others.
+// runner has room for; the failure of one is nothing to the others.
 func TestS10Slots(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
@@ -509,7 +509,7 @@ func (b *bench) runningList(id string) (runs, nodes []string) {
 	return list.Runs, list.Nodes
 }
 
-// S13: who does nothing ends at once and keeps no list; a run in which nobody is
+// S13: who does nothing ends at once and keeps no list; a run in which no agent is
 // at work is handed over as it is, and listed; an agent at work that is deaf is
 // interrupted when its 100 ms are over.
 func TestS13Shutdown(t *testing.T) {

@@ -153,7 +153,7 @@ func TestSharedBudgetAborts(t *testing.T) {
 	})
 }
 
-// TestSharedBudgetWithoutRecorder: what nobody knows stops no run, and lets none go on that has stopped; that it isn't kept is told.
+// TestSharedBudgetWithoutRecorder: what isn't known stops no run, and lets none go on that has stopped; that it isn't kept is told.
 func TestSharedBudgetWithoutRecorder(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)

@@ -318,7 +318,7 @@ func TestNoRunnerLeft(t *testing.T) {
 	}
 }
 
-// F17: a kill right after node:complete is stored, before anybody has seen it,
+// F17: a kill right after node:complete is stored, before another process has seen it,
 // runs the node no second time.
 func TestF17NodeCompleteIsNotRunAgain(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
@@ -418,7 +418,7 @@ func TestLosersLeaveTheRegistration(t *testing.T) {
 	})
 }
 
-// A run that is over and registered once more, by a process that came too late for it, is left by whoever finds it, though its last
+// A run that is over and registered once more, by a process that came too late for it, is left by the runner that finds it, though its last
 // owner lives.
 func TestLeftAtItsEnd(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
@@ -556,7 +556,7 @@ func TestOutageMovesNothing(t *testing.T) {
 }
 
 // An owner whose lease can't be renewed decides nothing, though the log takes
-// what its workers say: somebody else may be about to (RULES 5, 6).
+// what its workers say: another owner may be about to (RULES 5, 6).
 func TestNoDecisionWithoutLease(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
@@ -688,7 +688,7 @@ func TestS13Drain(t *testing.T) {
 	})
 }
 
-// What was given back needs no waiting, however long ago that was: nobody can
+// What was given back needs no waiting, however long ago that was: no process can
 // still act for the run (RULES 6).
 func TestGivenBackLongAgo(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
@@ -748,7 +748,7 @@ func TestTwentyNodesOverThreeRunners(t *testing.T) {
 	})
 }
 
-// An owner that has lost its run, and that nobody acts for any more, is its next one.
+// An owner that has lost its run, and that no process acts for any more, is its next one.
 func TestOwnerReturns(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)

@@ -195,7 +195,7 @@ func (b *bench) aside(id string, n int) string {
 	return entries[len(entries)-1].Event.Payload.(*wire.FlowPaused).Message
 }
 
-// A node that ends each process that executes it is found, whoever owns its run: its run is set aside after three,
+// A node that ends each process that executes it is found, whichever runner owns its run: its run is set aside after three,
 // and says which node it is. Who resumes it begins the count again.
 func TestNodeEndsItsRunners(t *testing.T) {
 	for name, owned := range map[string]bool{"owned elsewhere": true, "owned by the same": false} {

@@ -38,7 +38,7 @@ func (b *bench) runsWaiting() uint64 {
 	return i.NumPending + uint64(i.NumAckPending)
 }
 
-// A run whose folder nobody can make fails on record after some attempts, and is
+// A run whose folder no runner can make fails on record after some attempts, and is
 // asked for no more; the record says what to do. What was sent to it is answered.
 func TestFolderCannotBeMade(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
@@ -92,7 +92,7 @@ func TestFolderIsMadeByAnother(t *testing.T) {
 	})
 }
 
-// A fork whose folder nobody can make fails on record, and nothing of its parent is
+// A fork whose folder no runner can make fails on record, and nothing of its parent is
 // open there.
 func TestForkFolderCannotBeMade(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
@@ -127,7 +127,7 @@ func TestForkFolderCannotBeMade(t *testing.T) {
 	})
 }
 
-// A command to a run that nobody knows is recorded though there is always some
+// A command to an unknown run is recorded though there is always some
 // request for a run that doesn't begin: it waits for none that came later.
 func TestStrayBesideLaterRequests(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {

@@ -242,7 +242,7 @@ func TestDrainForces(t *testing.T) {
 	})
 }
 
-// S16: whoever asks for permission waits until somebody approves or denies; a
+// S16: an agent that asks for permission waits until a person approves or denies; a
 // decision reaches only the call that it names. What an agent needs no permission
 // for, or never gets, is its program's matter (claude, TestCLIPermissions).
 func TestApproveAndDeny(t *testing.T) {
@@ -384,7 +384,7 @@ func TestLostLeaseAddsNothing(t *testing.T) {
 	})
 }
 
-// An agent begins no tool while somebody else might hold its node's lease.
+// An agent begins no tool while another worker might hold its node's lease.
 func TestNoToolWithoutLease(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)

@@ -6,7 +6,7 @@ import (
 	"code.wake.dev/wake/services/runner/internal/registry"
 )
 
-// Runs that somebody else took over are not remembered for ever.
+// Runs that another runner took over are not remembered for ever.
 func TestAttemptsAreForgotten(t *testing.T) {
 	a := newAttempts()
 	a.noteFailure("r1")

@@ -9,7 +9,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// What is said while a snapshot is taken follows it, in order; nobody waits for it.
+// What is said while a snapshot is taken follows it, in order; no caller waits for it.
 func TestBacklogKeepsOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b backlog
@@ -42,7 +42,7 @@ func TestBacklogKeepsOrder(t *testing.T) {
 	})
 }
 
-// What can't be recorded is told to whoever records next, and nothing is recorded behind it.
+// What can't be recorded is told to the caller that records next, and nothing is recorded behind it.
 func TestBacklogTellsErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b backlog

@@ -12,7 +12,7 @@ import (
 )
 
 // What the flow itself refers to is replaced, in variables and in what MCP servers get;
-// what a binding or somebody else has put there isn't.
+// what a binding or an agent has put there isn't.
 func TestOptionSecrets(t *testing.T) {
 	t.Parallel()
 	input, err := wire.Marshal(map[string]any{
