@@ -7,11 +7,11 @@ import (
 	"syscall"
 )
 
-func attributes() *syscall.SysProcAttr { return nil }
+func startAttributes() *syscall.SysProcAttr { return nil }
 
-func terminate(int) {}
+func terminateGroup(int) {}
 
-func kill(pid int) {
+func killGroup(pid int) {
 	if p, err := os.FindProcess(pid); err == nil {
 		_ = p.Kill()
 		_ = p.Release()
