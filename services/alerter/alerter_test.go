@@ -277,6 +277,26 @@ func TestShortRuns(t *testing.T) {
 	}
 }
 
+// A few alerts are no batch.
+func TestFewAlerts(t *testing.T) {
+	t.Parallel()
+	log := logtest.Start(t)
+	const runs = 6
+	var last *history
+	for i := range runs {
+		last = begin(t, log, fmt.Sprintf("r%d", i), nil)
+		last.add(about(wire.RunNode, &wire.FlowComplete{Status: wire.FlowStatusComplete}))
+	}
+	start(t, log, alerter.Config{Delay: time.Millisecond})
+	waitRead(t, log, last.last)
+	s := stream(t, log)
+	for i := range runs {
+		if m, err := s.GetMsg(t.Context(), uint64(i+1)); err != nil || m.Header.Get("Nats-Batch-Id") != "" {
+			t.Errorf("alert %d: %v, %v", i, m, err)
+		}
+	}
+}
+
 // A state that was saved, with a position that wasn't, doesn't count anything
 // twice.
 func TestKilledBeforeCommit(t *testing.T) {
@@ -416,7 +436,7 @@ func TestImportedRunRaisesNothing(t *testing.T) {
 // printed once all the same. So are those of alerts that were stored together.
 func TestLostAcknowledgement(t *testing.T) {
 	t.Run("one", func(t *testing.T) { checkLostAcknowledgement(t, 1) })
-	t.Run("batch", func(t *testing.T) { checkLostAcknowledgement(t, 3) })
+	t.Run("batch", func(t *testing.T) { checkLostAcknowledgement(t, 8) })
 }
 
 func checkLostAcknowledgement(t *testing.T, n int) {

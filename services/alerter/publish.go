@@ -52,6 +52,10 @@ func (a *Alerter) raiseAlerts(r runRecord, in input, known bool) (runRecord, err
 // maxBatch bounds the alerts that are stored at once: the server takes no more than a thousand.
 const maxBatch = 200
 
+// fewAlerts is the number of alerts up to which they are stored one by one: a server of one replica sets up a store on disk for a
+// batch, which takes as many syncs.
+const fewAlerts = 6
+
 // noteAll notes findings, whose alerts [Alerter.Flush] stores.
 func (a *Alerter) noteAll(in input, found []finding) error {
 	for _, f := range found {
@@ -70,7 +74,7 @@ func (a *Alerter) noteAll(in input, found []finding) error {
 func (a *Alerter) Flush(ctx context.Context) error {
 	for len(a.noted) > 0 {
 		part := a.noted[:min(len(a.noted), maxBatch)]
-		if len(part) > 1 && a.publishBatch(ctx, part) == nil {
+		if len(part) > fewAlerts && a.publishBatch(ctx, part) == nil {
 			a.noted = a.noted[len(part):]
 			continue
 		}
