@@ -14,7 +14,6 @@ import (
 
 	"code.wake.dev/wake/internal/chain"
 	"code.wake.dev/wake/internal/conversation"
-	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/ledger"
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
@@ -38,7 +37,6 @@ type Index struct {
 	folds   *folds
 	chain   chain.Linker
 	spare   spare
-	pending pending
 	args    []any // of the last statement that has inserted rows
 
 	turn    sync.Mutex // held to record or to derive
@@ -84,7 +82,6 @@ func (x *Index) Close() error { return x.stmts.close() }
 // dropCaches drops what is known of the store: a transaction that failed may have been
 // committed.
 func (x *Index) dropCaches() {
-	x.pending = pending{}
 	x.folds.dropAll()
 	x.answers.ForgetLive()
 	x.last = 0
@@ -153,12 +150,10 @@ type writer struct {
 	spent     []*table.Spend // the same, in the order in which they came
 	batch     Batch
 	stream    int64
-	pos       uint64            // last position seen
-	derived   uint64            // up to here what follows from the events is derived
-	was       uint64            // the same when the transaction began
-	from      uint64            // pos then
-	later     []*eventlog.Entry // from which nothing is derived now
-	atOnce    bool              // what follows from an event is derived with it
+	pos       uint64 // last position seen
+	derived   uint64 // up to here what follows from the events is derived
+	was       uint64 // the same when the transaction began
+	atOnce    bool   // what follows from an event is derived with it
 	runs      map[string]*runRow
 	order     []*runRow // in the order of their first event, for rows that are the same in every rebuild
 	lines     map[uint64]*pendingLine

@@ -41,7 +41,6 @@ func (x *Index) recordBatch(ctx context.Context, b Batch) (Report, error) {
 	if err := t.Commit(); err != nil {
 		return Report{}, err
 	}
-	x.pending.keepEntries(w)
 	w.publishChanges()
 	return w.report, nil
 }
@@ -170,9 +169,6 @@ func (w *writer) recordEvent(e *eventlog.Entry) error {
 		return err
 	}
 	if !w.atOnce && e.Pos > w.derived {
-		if !w.x.scratch {
-			w.later = append(w.later, e)
-		}
 		return nil
 	}
 	return w.deriveEvent(run, node, about, e)
@@ -206,7 +202,7 @@ func (w *writer) advanceNode(run *runRow, n *nodeRow, e *wire.Event) {
 // Batch is what is recorded in one transaction.
 type Batch struct {
 	Incarnation string           // of the stream
-	Entries     []eventlog.Entry // in stream order; they aren't to be changed any more
+	Entries     []eventlog.Entry // in stream order
 	// Blobs holds large fields that the entries refer to, by SHA-256. One that is
 	// neither here nor in the file is recorded as missing.
 	Blobs map[string][]byte
@@ -284,11 +280,10 @@ func (x *Index) beginWriter(ctx context.Context, t *archive.Tx, b Batch) (*write
 	case err == nil && w.pos < x.last && !x.scratch:
 		err = fmt.Errorf("the store went back from position %d to %d: start again", x.last, w.pos)
 	case err == nil && (w.pos > x.last || w.derived != x.derived) && !x.scratch:
-		x.pending = pending{} // another recorder has written
-		x.folds.dropAll()
+		x.folds.dropAll() // another recorder has written
 		x.answers.ForgetLive()
 	}
-	w.from, w.was = w.pos, w.derived
+	w.was = w.derived
 	return w, err
 }
 
@@ -369,25 +364,13 @@ func (x *Index) deriveSome(ctx context.Context, most uint64) (Report, error) {
 	if err := t.Commit(); err != nil {
 		return Report{}, err
 	}
-	x.pending.dropEntries(w.derived)
 	w.publishChanges()
 	return w.report, nil
 }
 
 // deriveTo derives what follows from the recorded events up to a position, or up to
-// an earlier one if they are large, or only the first ones are at hand.
+// an earlier one if they are large.
 func (w *writer) deriveTo(to uint64) error {
-	if p := &w.x.pending; p.to > w.derived {
-		var list []*eventlog.Entry
-		list, to = p.nextEntries(to)
-		for _, e := range list {
-			if err := w.deriveAgain(e); err != nil {
-				return fmt.Errorf("position %d: %w", e.Pos, err)
-			}
-		}
-		w.derived = to
-		return w.finishBatch()
-	}
 	list, to, err := w.tx.Within(w.ctx, w.derived+1, to, deriveBytes)
 	if err != nil {
 		return err
@@ -396,9 +379,8 @@ func (w *writer) deriveTo(to uint64) error {
 		if list[i].Mark != "" {
 			continue
 		}
-		e := list[i].Entry()
-		if err := w.deriveAgain(&e); err != nil {
-			return fmt.Errorf("position %d: %w", e.Pos, err)
+		if err := w.deriveAgain(&list[i]); err != nil {
+			return fmt.Errorf("position %d: %w", list[i].Pos, err)
 		}
 	}
 	w.derived = to
@@ -406,11 +388,13 @@ func (w *writer) deriveTo(to uint64) error {
 }
 
 // deriveAgain derives what follows from a recorded event.
-func (w *writer) deriveAgain(e *eventlog.Entry) error {
+func (w *writer) deriveAgain(kept *archive.Event) error {
+	s := archive.Event{Pos: kept.Pos, Time: kept.Time, Data: kept.Data}
+	e := s.Entry()
 	if e.Err != nil {
 		return e.Err
 	}
-	run, err := w.loadRun(e.RunID, e.Pos)
+	run, err := w.loadRun(kept.Run, e.Pos)
 	if err != nil || run.gone {
 		return err
 	}
@@ -422,7 +406,7 @@ func (w *writer) deriveAgain(e *eventlog.Entry) error {
 	if err != nil {
 		return err
 	}
-	return w.deriveEvent(run, writer, about, e)
+	return w.deriveEvent(run, writer, about, &e)
 }
 
 // deriveBytes bounds the events that are read for that.
