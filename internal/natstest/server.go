@@ -77,9 +77,25 @@ func (s *Server) Stop() {
 	running := s.running
 	s.running = nil
 	s.mu.Unlock()
-	if running != nil {
-		running.Shutdown()
-		running.WaitForShutdown()
+	if running == nil {
+		return
+	}
+	if bubbled.Load() {
+		cutClients(running)
+	}
+	running.Shutdown()
+	running.WaitForShutdown()
+}
+
+// cutClients ends a server's connections before it says that it ends: a client that answers that with a request would have it
+// wait for the lock under which the server sleeps, and the bubble's time would stop for ever.
+func cutClients(s *server.Server) {
+	open, err := s.Connz(&server.ConnzOptions{Limit: 1000})
+	if err != nil {
+		return
+	}
+	for _, c := range open.Conns {
+		_ = s.DisconnectClientByID(c.Cid) // else it is gone already
 	}
 }
 
