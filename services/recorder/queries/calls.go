@@ -75,7 +75,7 @@ func (c *calls) upTo(ctx context.Context, t *archive.Tx) (list []heldCall, tools
 // readTo reads the calls behind those that are held.
 func (c *calls) readTo(ctx context.Context, t *archive.Tx, to uint64) (ok bool, err error) {
 	var n int
-	if err := t.Row(ctx, `SELECT count(*) FROM (SELECT 1 FROM tool_calls WHERE pos > ?1 AND pos <= ?2 LIMIT ?3)`, c.to, to, maxCalls).Scan(&n); err != nil {
+	if err := t.Row(ctx, `SELECT count(*) FROM (SELECT 1 FROM tool_calls WHERE pos > ?1 AND pos <= ?2 LIMIT ?3) AS some_calls`, c.to, to, maxCalls).Scan(&n); err != nil {
 		return false, err
 	}
 	if len(c.list)+n >= maxCalls {
