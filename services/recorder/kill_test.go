@@ -70,22 +70,26 @@ func TestKilledUnderLoad(t *testing.T) {
 		kills = 3
 	}
 	url := fmt.Sprintf("nats://127.0.0.1:%d", port)
-	for i := range kills {
-		p.kill(url, time.Duration(50+rand.IntN(600))*time.Millisecond)
-		if i%3 != 0 {
+	recorded := false
+	for i := 0; i < kills || !recorded && i < 10*kills; i++ { // on a busy machine it may take long until one has recorded anything
+		p.kill(url, time.Duration(1+i/kills)*time.Duration(50+rand.IntN(600))*time.Millisecond)
+		if i%3 != 0 && i < kills-1 {
 			continue
 		}
 		s := openAt(t, p.path())
 		if v, err := s.Checker.Verify(t.Context(), ""); err != nil || len(v.Damages) > 0 {
 			t.Errorf("after kill %d: %v, %v", i+1, v.Damages, err)
 		}
+		at, err := s.Archive.Position(t.Context())
+		if err != nil {
+			t.Error(err)
+		}
+		recorded = at.Seq > 0
 		closed(t, s)
 	}
-	s := openAt(t, p.path())
-	if at, err := s.Archive.Position(t.Context()); err != nil || at.Seq == 0 {
-		t.Errorf("position %+v, %v: none that was killed had recorded anything", at, err)
+	if !recorded {
+		t.Error("none that was killed had recorded anything")
 	}
-	closed(t, s)
 	close(done)
 	load.Wait()
 	_, last, err := p.log.Bounds(t.Context())
