@@ -27,6 +27,7 @@ func Bubble(t *testing.T, f func(*testing.T)) {
 		t.Fatal("natstest: a server runs outside the bubble")
 	}
 	defer refs.Add(-1)
+	defer aloneOnCPU()()
 	drainTimers()
 	defer drainTimers()
 	synctest.Test(t, func(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 // `wire:"name,required"` tell. Instead of required there may be nonempty, see [presence];
 // document marks a [Raw] that holds values, shared an id that many events have in common.
 //
-// A struct is visited by the offsets of its fields. That is sound since whoever has its address
-// has its shape by the same type: the catalogue pairs types and payloads (writeEvent compares
+// A struct is visited by the offsets of its fields. That is sound since its address and its shape are
+// always of the same type: the catalogue pairs types and payloads (writeEvent compares
 // them), and readShape pairs a field with the functions for its type.
 type shape struct {
 	fields   []field // at most [maxFields]

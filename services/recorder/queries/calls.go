@@ -18,6 +18,7 @@ const (
 // that is derived anew, or removed, drop them. The zero value holds none.
 type calls struct {
 	mu    sync.Mutex
+	drops int    // so often all were dropped
 	to    uint64 // position up to which all are there
 	list  []heldCall
 	tools nameTable
@@ -52,14 +53,25 @@ func outcomeOf(name []byte) callOutcome {
 	return callDone
 }
 
-// upTo returns the calls as of a view, in the order of the log, and their tools; false: there are too many.
-func (c *calls) upTo(ctx context.Context, t *archive.Tx) (list []heldCall, tools []string, ok bool, err error) {
+// dropped returns how often all were dropped: a view that is older than the last time may have what was dropped.
+func (c *calls) dropped() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.drops
+}
+
+// upTo returns the calls as of a view, in the order of the log, and their tools; false: there are too many, or they were dropped
+// since it was known how often.
+func (c *calls) upTo(ctx context.Context, t *archive.Tx, drops int) (list []heldCall, tools []string, ok bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.drops != drops {
+		return nil, nil, false, nil
+	}
 	var derived uint64
 	if err := t.Row(ctx, `SELECT coalesce((SELECT derived FROM streams), 0)`).Scan(&derived); err != nil {
 		return nil, nil, false, err
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if derived > c.to {
 		if ok, err = c.readTo(ctx, t, derived); err != nil || !ok {
 			return nil, nil, ok, err
@@ -106,5 +118,6 @@ func (c *calls) readTo(ctx context.Context, t *archive.Tx, to uint64) (ok bool, 
 func (c *calls) drop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.drops++
 	c.to, c.list, c.tools = 0, nil, nameTable{}
 }

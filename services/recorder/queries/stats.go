@@ -23,10 +23,11 @@ const maxStats = 200
 
 // Stats answers a [wire.StatsRequest] as of now.
 func (a *Answers) Stats(ctx context.Context, q wire.StatsRequest, now time.Time) (wire.StatsResponse, error) {
-	return askArchive(ctx, a, "stats", func(t *archive.Tx) (wire.StatsResponse, error) { return a.readStats(ctx, t, q, now) })
+	drops := a.calls.dropped() // before the view is taken
+	return askArchive(ctx, a, "stats", func(t *archive.Tx) (wire.StatsResponse, error) { return a.readStats(ctx, t, q, now, drops) })
 }
 
-func (a *Answers) readStats(ctx context.Context, t *archive.Tx, q wire.StatsRequest, now time.Time) (r wire.StatsResponse, err error) {
+func (a *Answers) readStats(ctx context.Context, t *archive.Tx, q wire.StatsRequest, now time.Time, drops int) (r wire.StatsResponse, err error) {
 	c := statsQuery{t: t}
 	where, args, err := runsFilter(wire.RunsRequest{Status: q.Status, Label: q.Label, Flow: q.Flow}, now)
 	if err != nil {
@@ -55,7 +56,7 @@ func (a *Answers) readStats(ctx context.Context, t *archive.Tx, q wire.StatsRequ
 	var tools []string
 	held := false
 	if q.Run == "" {
-		all, tools, held, err = a.calls.upTo(ctx, t)
+		all, tools, held, err = a.calls.upTo(ctx, t, drops)
 	}
 	if err == nil && !held {
 		all, tools, err = c.readCalls(ctx)
