@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"code.wake.dev/wake/pkg/wire"
-	"code.wake.dev/wake/test/agents/modelapi"
 	"code.wake.dev/wake/test/lab"
 )
 
@@ -51,7 +50,7 @@ func TestAgentsDamaged(t *testing.T) {
 		t.Run(p.name, func(t *testing.T) {
 			l := newLab(t, 2*time.Second, 30*time.Minute)
 			l.Prog.Claude = filepath.Join(bin, "claude")
-			r := l.agentRunner(p, bin, modelapi.New(t).URL)
+			r := l.agentRunner(p, bin, NewModelAPI(t).URL)
 			for _, d := range damages {
 				l.damageSession(r, p, d.name, d.leave)
 			}

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"code.wake.dev/wake/pkg/wire"
-	"code.wake.dev/wake/test/agents/modelapi"
 	"code.wake.dev/wake/test/lab"
 )
 
@@ -114,7 +113,7 @@ func TestAgents(t *testing.T) {
 		t.Run(p.name, func(t *testing.T) {
 			l := newLab(t, 2*time.Second, 30*time.Minute)
 			l.Prog.Claude = filepath.Join(bin, "claude")
-			api := modelapi.New(t)
+			api := NewModelAPI(t)
 			r := l.agentRunner(p, bin, api.URL)
 			w := &stagesWatch{bench: l, seen: l.startStages(p), rerun: map[string]bool{}}
 			w.dieAtPoints(r)

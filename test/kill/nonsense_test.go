@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"code.wake.dev/wake/pkg/wire"
-	"code.wake.dev/wake/test/agents/modelapi"
 	"code.wake.dev/wake/test/lab"
 )
 
@@ -27,9 +26,9 @@ func TestAgentsNonsense(t *testing.T) {
 		t.Run(p.name, func(t *testing.T) {
 			l := newLabOf(t, lab.Config{TTL: 2 * time.Second, Limit: 30 * time.Minute, Rules: fmt.Sprintf("detectors: {stuck: {after: %s}}\n", nonsenseSilence)})
 			l.Prog.Claude = filepath.Join(bin, "claude")
-			api := modelapi.NewNonsense(t)
+			api := NewNonsense(t)
 			l.agentRunner(p, bin, api.URL)
-			for _, kind := range modelapi.NonsenseKinds() {
+			for _, kind := range NonsenseKinds() {
 				l.askNonsense(p, api, kind)
 			}
 		})
@@ -37,7 +36,7 @@ func TestAgentsNonsense(t *testing.T) {
 }
 
 // askNonsense runs a node of an agent whose model answers with a kind of nonsense.
-func (l *bench) askNonsense(p program, api *modelapi.Nonsense, kind string) {
+func (l *bench) askNonsense(p program, api *Nonsense, kind string) {
 	l.Helper()
 	api.Say(kind)
 	before := api.Asked()
@@ -73,7 +72,7 @@ func (l *bench) askNonsense(p program, api *modelapi.Nonsense, kind string) {
 		l.Errorf("%s hasn't asked its model", p.name)
 	case !byItself && !slices.Contains(told, "stuck"):
 		l.Errorf("%s gets %s: it was at work for %d ms, and nothing told so: %v", p.name, kind, took, told)
-	case strings.Contains(end, modelapi.Done):
+	case strings.Contains(end, ModelDone):
 		l.Errorf("%s gets %s and says %q", p.name, kind, end)
 	}
 }

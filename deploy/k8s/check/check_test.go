@@ -1,6 +1,7 @@
-package main
+package check_test
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -21,12 +22,32 @@ func render(t *testing.T, dir string) string {
 	return string(text)
 }
 
-func judge(text string) []string {
+func judge(t *testing.T, text string) []string {
+	t.Helper()
 	objects, problems, err := decode([]byte(text))
 	if err != nil {
 		problems = append(problems, err.Error())
 	}
+	if len(objects) == 0 {
+		t.Fatal("no objects")
+	}
 	return append(problems, collect(objects).problems()...)
+}
+
+// TestOverlays renders each kustomization and says what is wrong with it, without a cluster: fields that Kubernetes doesn't know, pods that Pod
+// Security would refuse, and what we ask for ourselves.
+func TestOverlays(t *testing.T) {
+	overlays, err := filepath.Glob("../overlays/*")
+	if err != nil || len(overlays) == 0 {
+		t.Fatal("no overlays", err)
+	}
+	for _, dir := range overlays {
+		t.Run(filepath.Base(dir), func(t *testing.T) {
+			for _, p := range judge(t, render(t, dir)) {
+				t.Error(p)
+			}
+		})
+	}
 }
 
 // Each fault is found in manifests that have none.
@@ -64,7 +85,7 @@ type fault struct{ from, to, want string }
 func findFaults(t *testing.T, dir string, faults map[string]fault) {
 	t.Helper()
 	good := render(t, dir)
-	if p := judge(good); len(p) > 0 {
+	if p := judge(t, good); len(p) > 0 {
 		t.Fatalf("%s: %q", dir, p)
 	}
 	for name, fault := range faults {
@@ -72,7 +93,7 @@ func findFaults(t *testing.T, dir string, faults map[string]fault) {
 			if !strings.Contains(good, fault.from) {
 				t.Fatalf("the manifests have no %q", fault.from)
 			}
-			found := judge(strings.Replace(good, fault.from, fault.to, 1))
+			found := judge(t, strings.Replace(good, fault.from, fault.to, 1))
 			if !strings.Contains(strings.Join(found, "\n"), fault.want) {
 				t.Errorf("problems %q, want one with %q", found, fault.want)
 			}

@@ -1,4 +1,4 @@
-package modelapi
+package kill_test
 
 import (
 	"encoding/json"

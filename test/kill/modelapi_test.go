@@ -1,13 +1,4 @@
-// Package modelapi is a model behind the APIs that agents' programs speak: Anthropic's Messages, OpenAI's Responses and Gemini's. It thinks
-// nothing: it does what its prompt says, a line at a time.
-//
-//	$ make test                      the shell, by whatever name the agent has a tool for that
-//	@notify_parent {"message":"x"}   a tool whose name ends so, with its input
-//
-// After the last of them it says [Done]. What it has done is in the conversation that it is sent: a line counts as done once a call, or a text
-// of the user that isn't such a line, names it. So an agent that goes on with its session after its death, or in another process, goes on where
-// it was, and doesn't repeat a call that it is told ended in an unknown way.
-package modelapi
+package kill_test
 
 import (
 	"encoding/json"
@@ -23,28 +14,38 @@ import (
 	"code.wake.dev/wake/internal/agent/native/apitest"
 )
 
-// Done is what the model says at the end.
-const Done = "All of it is done."
+// This is a model behind the APIs that agents' programs speak: Anthropic's Messages, OpenAI's Responses and Gemini's. It thinks nothing: it does
+// what its prompt says, a line at a time.
+//
+//	$ make test                      the shell, by whatever name the agent has a tool for that
+//	@notify_parent {"message":"x"}   a tool whose name ends so, with its input
+//
+// After the last of them it says [ModelDone]. What it has done is in the conversation that it is sent: a line counts as done once a call, or a text
+// of the user that isn't such a line, names it. So an agent that goes on with its session after its death, or in another process, goes on where
+// it was, and doesn't repeat a call that it is told ended in an unknown way.
 
-// API serves the three APIs.
-type API struct {
+// ModelDone is what the model says at the end.
+const ModelDone = "All of it is done."
+
+// ModelAPI serves the three APIs.
+type ModelAPI struct {
 	*httptest.Server
 
 	mu       sync.Mutex
-	requests []Request
+	requests []ModelRequest
 }
 
-// Request is what an agent has asked the model.
-type Request struct {
+// ModelRequest is what an agent has asked the model.
+type ModelRequest struct {
 	Path string
 	Said string // the newest text of the user
 	Next string // the line that was next; "": none
 }
 
-// New starts one on loopback, which ends with the test.
-func New(t *testing.T) *API {
+// NewModelAPI starts one on loopback, which ends with the test.
+func NewModelAPI(t *testing.T) *ModelAPI {
 	t.Helper()
-	a := new(API)
+	a := new(ModelAPI)
 	a.Server = httptest.NewServer(http.HandlerFunc(a.answer))
 	t.Cleanup(a.CloseClientConnections) // before it closes, which waits for them
 	t.Cleanup(a.Close)
@@ -52,10 +53,10 @@ func New(t *testing.T) *API {
 }
 
 // Requests returns what was asked so far.
-func (a *API) Requests() []Request {
+func (a *ModelAPI) Requests() []ModelRequest {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return append([]Request(nil), a.requests...)
+	return append([]ModelRequest(nil), a.requests...)
 }
 
 // dialect is how an API says it.
@@ -64,7 +65,7 @@ type dialect struct {
 	write func(w http.ResponseWriter, r *http.Request, text string, c *call)
 }
 
-func (a *API) answer(w http.ResponseWriter, r *http.Request) {
+func (a *ModelAPI) answer(w http.ResponseWriter, r *http.Request) {
 	d, ok := dialectOf(r.URL.Path)
 	if !ok || r.Method != http.MethodPost {
 		http.Error(w, `{"error":{"message":"the model has no such address","type":"not_found_error"}}`, http.StatusNotFound)
@@ -81,11 +82,11 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request) {
 	}
 	line, next := c.next()
 	a.mu.Lock()
-	a.requests = append(a.requests, Request{r.URL.Path, c.said, line})
+	a.requests = append(a.requests, ModelRequest{r.URL.Path, c.said, line})
 	n := len(a.requests)
 	a.mu.Unlock()
 	if next == nil {
-		d.write(w, r, Done, nil)
+		d.write(w, r, ModelDone, nil)
 		return
 	}
 	next.id = fmt.Sprintf("call_%d", n)

@@ -1,4 +1,4 @@
-package modelapi
+package kill_test
 
 import (
 	"fmt"
@@ -69,7 +69,7 @@ func (n *Nonsense) answer(w http.ResponseWriter, r *http.Request, d dialect) {
 		}
 	case "cut":
 		whole := httptest.NewRecorder()
-		d.write(whole, r, Done, nil)
+		d.write(whole, r, ModelDone, nil)
 		w.Header().Set("Content-Type", whole.Header().Get("Content-Type"))
 		_, _ = w.Write(whole.Body.Bytes()[:whole.Body.Len()/2]) // likewise
 	case "broken":
