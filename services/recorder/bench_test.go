@@ -1,7 +1,10 @@
 package recorder_test
 
 import (
+	"cmp"
 	"fmt"
+	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -289,6 +292,48 @@ func BenchmarkIndex(b *testing.B) {
 		indexed(b, s)
 	}
 	b.ReportMetric(float64(20_000*b.N)/b.Elapsed().Seconds(), "lines/s")
+}
+
+// BenchmarkVerify checks agents at work, first what is of single runs, then the full text besides.
+func BenchmarkVerify(b *testing.B) {
+	target, events := os.Getenv("WAKE_VERIFY_STORE"), 0 // a store that is there
+	if target == "" {
+		p := work(b, 20, 5000)
+		target, events = newTarget(b), len(p.entries)
+		s := openAt(b, target)
+		p.store(s, 4000)
+		indexed(b, s)
+		closed(b, s)
+	}
+	s, err := recorder.OpenReadOnly(b.Context(), target)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer closed(b, s)
+	spent, part, began := map[string]time.Duration{}, "", time.Duration(0)
+	count := func(next string) {
+		now := used(b)
+		spent[part] += now - began
+		part, began = next, now
+	}
+	s.Checker.Progress = func(next string, _, _ int64) {
+		if next != part {
+			count(next)
+		}
+	}
+	for b.Loop() {
+		part, began = "", used(b)
+		v, err := s.Checker.Verify(b.Context(), "")
+		if err != nil || len(v.Damages) > 0 {
+			b.Fatal(err, v.Damages)
+		}
+		events = int(v.Events)
+		count("")
+	}
+	for part, time := range spent {
+		name := strings.ReplaceAll(cmp.Or(part, "start"), " ", "-")
+		b.ReportMetric(float64(time.Nanoseconds())/float64(events*b.N), name+"-ns/event")
+	}
 }
 
 func BenchmarkLog(b *testing.B) {

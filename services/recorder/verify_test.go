@@ -428,6 +428,13 @@ func TestVerifyFindsARewrittenSegment(t *testing.T) {
 	}
 }
 
+// swapped gives the words of two lines to each other.
+const swapped = `
+CREATE TEMP TABLE two AS SELECT pos, text, input, output, 199 - pos AS other FROM lines WHERE pos IN (99, 100);
+INSERT INTO lines_fts (lines_fts, rowid, text, input, output) SELECT 'delete', pos, text, input, output FROM two;
+INSERT INTO lines_fts (rowid, text, input, output) SELECT other, text, input, output FROM two;
+`
+
 // The full text is that of the lines.
 func TestVerifyFindsAnotherFullText(t *testing.T) {
 	path := recorded(t, filepath.Join(t.TempDir(), "recorder.db"))
@@ -443,10 +450,30 @@ func TestVerifyFindsAnotherFullText(t *testing.T) {
 		t.Fatalf("damages: %v", v.Damages)
 	}
 	for name, c := range map[string]struct{ change, want string }{
-		"a word too many": {`INSERT INTO lines_fts (rowid, text) VALUES (100, 'forged')`, `position 100, table lines_fts: the full text has the word "forged" here, the line doesn't`},
-		"words are gone":  {`INSERT INTO lines_fts (lines_fts, rowid, text) SELECT 'delete', pos, text FROM lines WHERE pos = 100`, `position 100, table lines_fts: the line has the word "line" here, the full text doesn't`},
-		"all are gone":    {`INSERT INTO lines_fts (lines_fts) VALUES ('delete-all')`, `position 100, table lines_fts: the line has the word "line" here, the full text doesn't`},
-		"a block is gone": {`DELETE FROM lines_fts_data WHERE id = (SELECT max(id) FROM lines_fts_data)`, `table lines_fts`},
+		"a word too many":               {`INSERT INTO lines_fts (rowid, text) VALUES (100, 'forged')`, `position 100, table lines_fts: the full text has the word "forged" here, the line doesn't`},
+		"words are gone":                {`INSERT INTO lines_fts (lines_fts, rowid, text) SELECT 'delete', pos, text FROM lines WHERE pos = 100`, `position 100, table lines_fts: the line has the word "line" here, the full text doesn't`},
+		"all are gone":                  {`INSERT INTO lines_fts (lines_fts) VALUES ('delete-all')`, `position 100, table lines_fts: the line has the word "line" here, the full text doesn't`},
+		"a block is gone":               {`DELETE FROM lines_fts_data WHERE id = (SELECT max(id) FROM lines_fts_data)`, `table lines_fts`},
+		"a word is another one":         {`UPDATE lines_fts_data SET block = unhex(replace(hex(block), hex('umber'), hex('umbed')))`, "table lines_fts"},
+		"a block is zeroed":             {`UPDATE lines_fts_data SET block = zeroblob(length(block)) WHERE id = (SELECT max(id) FROM lines_fts_data)`, "table lines_fts"},
+		"a block is cut":                {`UPDATE lines_fts_data SET block = substr(block, 1, length(block) - 1) WHERE id = (SELECT max(id) FROM lines_fts_data)`, "table lines_fts"},
+		"a byte of a block is changed":  {`UPDATE lines_fts_data SET block = CAST(substr(block, 1, length(block) / 2) || x'7f' || substr(block, length(block) / 2 + 2) AS BLOB) WHERE id = (SELECT max(id) FROM lines_fts_data)`, "table lines_fts"},
+		"the list of blocks is gone":    {`DELETE FROM lines_fts_data WHERE id = 10`, "table lines_fts"},
+		"the list of blocks is zeroed":  {`UPDATE lines_fts_data SET block = zeroblob(length(block)) WHERE id = 10`, "table lines_fts"},
+		"the averages are gone":         {`DELETE FROM lines_fts_data WHERE id = 1`, "table lines_fts"},
+		"the averages are others":       {`UPDATE lines_fts_data SET block = x'01010101' WHERE id = 1`, "table lines_fts"},
+		"the index is another one":      {`UPDATE lines_fts_idx SET pgno = pgno + 2`, "table lines_fts"},
+		"the index has another word":    {`UPDATE lines_fts_idx SET term = x'307a7a' WHERE length(term) > 0`, "table lines_fts"},
+		"it is of another version":      {`UPDATE lines_fts_config SET v = 99 WHERE k = 'version'`, "table lines_fts"},
+		"its version is gone":           {`DELETE FROM lines_fts_config`, "table lines_fts"},
+		"two lines are swapped":         {swapped, `position 100, table lines_fts: the line has the word "30" here, the full text doesn't`},
+		"a line is there twice":         {`INSERT INTO lines_fts (rowid, text, input, output) SELECT pos, text, input, output FROM lines WHERE pos = 100`, "table lines_fts"},
+		"its words are elsewhere in it": {`INSERT INTO lines_fts (lines_fts, rowid, text) SELECT 'delete', pos, text FROM lines WHERE pos = 100; INSERT INTO lines_fts (rowid, input) SELECT pos, text FROM lines WHERE pos = 100`, "position 100, table lines_fts"},
+		"fewer lines are in it":         {`UPDATE lines_indexed SET pos = 100`, "table lines_fts: the full text has the word \"101\" here, the line doesn't"},
+		"a line is said to grow":        {`INSERT INTO lines_open (pos, writer) SELECT pos, writer FROM lines WHERE pos = 100`, "position 100, table lines_fts"},
+		"a line has another text":       {`DROP TRIGGER lines_changed; UPDATE lines SET text = 'forged' WHERE pos = 100`, "position 100, table lines, column text"},
+		"a line and its words are":      {`UPDATE lines SET text = 'forged' WHERE pos = 100`, "position 100, table lines, column text"},
+		"it isn't there":                {`DROP TABLE lines_fts`, "table lines_fts"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

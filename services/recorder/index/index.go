@@ -150,10 +150,11 @@ type writer struct {
 	spent     []*table.Spend // the same, in the order in which they came
 	batch     Batch
 	stream    int64
-	pos       uint64 // last position seen
-	derived   uint64 // up to here what follows from the events is derived
-	was       uint64 // the same when the transaction began
-	atOnce    bool   // what follows from an event is derived with it
+	pos       uint64     // last position seen
+	link      chain.Link // of the event that is replayed, if it is known
+	derived   uint64     // up to here what follows from the events is derived
+	was       uint64     // the same when the transaction began
+	atOnce    bool       // what follows from an event is derived with it
 	runs      map[string]*runRow
 	order     []*runRow // in the order of their first event, for rows that are the same in every rebuild
 	lines     map[uint64]*pendingLine

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"code.wake.dev/wake/internal/chain"
+	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder/archive"
 	"code.wake.dev/wake/services/recorder/internal/request"
@@ -120,7 +121,8 @@ func (x *Index) replayChunk(ctx context.Context, t *archive.Tx, b Batch, derived
 		return err
 	}
 	for i := range list {
-		if _, err := p.Add(&list[i]); err != nil {
+		e := list[i].Entry()
+		if _, err := p.Add(&list[i], &e); err != nil {
 			return err
 		}
 	}
@@ -182,17 +184,16 @@ func (x *Index) Replay(ctx context.Context, t *archive.Tx, b Batch, derived uint
 	return &Replay{w}, nil
 }
 
-// Add takes the next event, and returns it as it would be kept now.
-func (p *Replay) Add(s *archive.Event) (archive.Event, error) {
-	p.w.pos = s.Pos
+// Add takes the next event, whose entry is e, and returns it as it would be kept now. If it has a link, that is believed.
+func (p *Replay) Add(s *archive.Event, e *eventlog.Entry) (archive.Event, error) {
+	p.w.pos, p.w.link = s.Pos, s.Link
 	if s.Mark == archive.Bad || s.Mark == archive.Recorder {
 		return *s, p.w.keepAside(*s)
 	}
-	e := s.Entry()
 	if e.Err != nil {
 		return *s, e.Err
 	}
-	if err := p.w.recordEvent(&e); err != nil {
+	if err := p.w.recordEvent(e); err != nil {
 		return *s, err
 	}
 	r := p.w.runs[e.RunID]

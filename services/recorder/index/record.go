@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"code.wake.dev/wake/internal/chain"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder/archive"
@@ -125,8 +126,10 @@ func (w *writer) keepAside(s archive.Event) error {
 
 // keepEvent adds what was stored to its run.
 func (w *writer) keepEvent(r *runRow, s archive.Event) {
-	r.head = w.x.chain.Next(r.head, s.Pos, s.Time, s.Mark, s.Note, s.Data)
-	s.Link = r.head
+	if s.Link = w.link; s.Link == (chain.Link{}) {
+		s.Link = w.x.chain.Next(r.head, s.Pos, s.Time, s.Mark, s.Note, s.Data)
+	}
+	r.head = s.Link
 	r.fresh = append(r.fresh, s)
 	r.freshBytes += len(s.Data)
 	r.Events++

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder/archive"
@@ -26,8 +27,14 @@ type replay struct {
 	r       *runCheck
 	t       *archive.Tx
 	kept    []keptState // states that are in the store, in the order of their positions
-	pending []archive.Event
+	pending []replayed
 	size    int
+}
+
+// replayed is an event that is recorded again, and what it says.
+type replayed struct {
+	kept  archive.Event
+	entry eventlog.Entry
 }
 
 // Bounds of what is recorded again at once.
@@ -61,12 +68,10 @@ type keptState struct {
 	table string
 }
 
-// addEvent takes the next event.
+// addEvent takes the next event, which has its link.
 func (p *replay) addEvent(ctx context.Context, s *archive.Event, at Damage) error {
-	kept := *s
-	kept.Data = bytes.Clone(s.Data)
-	p.pending = append(p.pending, kept)
-	if at.Problem = foreignTo(&kept, p.r.RunID); at.Problem != "" {
+	p.pending = append(p.pending, replayed{*s, s.Entry()})
+	if at.Problem = p.pending[len(p.pending)-1].foreignTo(p.r.RunID); at.Problem != "" {
 		p.r.broken = true
 		p.v.addDamage(at)
 		return nil
@@ -78,16 +83,13 @@ func (p *replay) addEvent(ctx context.Context, s *archive.Event, at Damage) erro
 }
 
 // foreignTo says why what is kept isn't an event of a run, or "".
-func foreignTo(s *archive.Event, run string) string {
-	if s.Mark == archive.Bad || s.Mark == archive.Recorder {
-		return ""
-	}
-	e := s.Entry()
+func (s *replayed) foreignTo(run string) string {
 	switch {
-	case e.Err != nil:
-		return "it is no event: " + e.Err.Error()
-	case e.RunID != run:
-		return fmt.Sprintf("it is an event of run %q", request.Shown(e.RunID))
+	case s.kept.Mark == archive.Bad || s.kept.Mark == archive.Recorder:
+	case s.entry.Err != nil:
+		return "it is no event: " + s.entry.Err.Error()
+	case s.entry.RunID != run:
+		return fmt.Sprintf("it is an event of run %q", request.Shown(s.entry.RunID))
 	}
 	return ""
 }
@@ -105,13 +107,14 @@ func (p *replay) flush(ctx context.Context) error {
 	for i := range p.pending {
 		s := &p.pending[i]
 		if err := p.replayEvent(ctx, again, b.Blobs, s); err != nil {
-			return p.v.noteFailure(ctx, Damage{Run: p.r.RunID, From: s.Pos}, err)
+			return p.v.noteFailure(ctx, Damage{Run: p.r.RunID, From: s.kept.Pos}, err)
 		}
 	}
 	if err := again.Finish(); err != nil {
 		return err
 	}
-	last := p.pending[len(p.pending)-1].Pos
+	last := p.pending[len(p.pending)-1].kept.Pos
+	clear(p.pending)
 	p.pending, p.size = p.pending[:0], 0
 	for len(p.kept) > 0 && last == p.kept[0].pos {
 		if err := p.checkState(ctx, again); err != nil {
@@ -122,19 +125,19 @@ func (p *replay) flush(ctx context.Context) error {
 	return nil
 }
 
-func (p *replay) replayEvent(ctx context.Context, again *index.Replay, blobs map[string][]byte, s *archive.Event) error {
-	if e := s.Entry(); e.Err == nil {
-		for _, b := range e.Event.Blobs {
+func (p *replay) replayEvent(ctx context.Context, again *index.Replay, blobs map[string][]byte, s *replayed) error {
+	if s.entry.Err == nil {
+		for _, b := range s.entry.Event.Blobs {
 			if data, err := p.v.fields.Blob(ctx, b.SHA256); err == nil {
 				blobs[b.SHA256] = data
 			}
 		}
 	}
-	now, err := again.Add(s)
-	if err == nil && (now.Mark != s.Mark || now.Note != s.Note) {
+	now, err := again.Add(&s.kept, &s.entry)
+	if err == nil && (now.Mark != s.kept.Mark || now.Note != s.kept.Note) {
 		p.v.addDamage(Damage{
-			Run: p.r.RunID, From: s.Pos, Column: "mark",
-			Problem: fmt.Sprintf("it is marked %q (%s), it should be %q (%s)", s.Mark, s.Note, now.Mark, now.Note),
+			Run: p.r.RunID, From: s.kept.Pos, Column: "mark",
+			Problem: fmt.Sprintf("it is marked %q (%s), it should be %q (%s)", s.kept.Mark, s.kept.Note, now.Mark, now.Note),
 		})
 	}
 	return err

@@ -177,6 +177,7 @@ func (v *verifier) checkEvent(ctx context.Context, r *runCheck, s *archive.Event
 	if r.broken {
 		return nil
 	}
+	s.Link = r.link
 	return r.replay.addEvent(ctx, s, at)
 }
 

@@ -213,31 +213,43 @@ func (v *verifier) checkStore(ctx context.Context, run string) (err error) {
 	if v.scratch, err = index.Scratch(ctx, filepath.Join(dir, "scratch.db")); err != nil {
 		return err
 	}
-	err = v.checkSchema(ctx)
-	if err == nil {
-		err = v.checkRuns(ctx, where, args)
-	}
-	switch {
-	case err != nil:
-	case v.incremental:
-		err = v.checkCount(ctx)
-	default:
-		err = v.checkBeyondRuns(ctx, run, dir)
+	if v.seen == nil {
+		err = v.checkRooms(ctx, run, where, args)
+	} else {
+		err = v.checkWithWords(ctx, dir, func(ctx context.Context) error { return v.checkRooms(ctx, run, where, args) })
 	}
 	return errors.Join(err, v.scratch.Close(), v.scratch.Archive.Close())
 }
 
-// checkBeyondRuns checks the alerts of a run, or of all if run is empty, and then what else is of no single run.
-func (v *verifier) checkBeyondRuns(ctx context.Context, run, dir string) error {
+// checkWithWords checks the full text beside all else.
+func (v *verifier) checkWithWords(ctx context.Context, dir string, check func(context.Context) error) error {
+	both, cancel := context.WithCancel(ctx)
+	defer cancel()
+	words := v.startWords(both, dir)
+	if err := check(ctx); err != nil {
+		cancel()
+		return errors.Join(err, <-words.done)
+	}
+	v.progress("full text", 0, 0)
+	return v.takeWords(words)
+}
+
+// checkRooms checks the schema, a run, or all if run is empty, and what is of no single one.
+func (v *verifier) checkRooms(ctx context.Context, run, where string, args database.Params) error {
+	err := v.checkSchema(ctx)
+	if err == nil {
+		err = v.checkRuns(ctx, where, args)
+	}
+	if err != nil {
+		return err
+	}
+	if v.incremental {
+		return v.checkCount(ctx)
+	}
 	v.progress("alerts", 0, 0)
-	err := v.checkAlerts(ctx, run)
-	if err == nil && run == "" {
+	if err = v.checkAlerts(ctx, run); err == nil && run == "" {
 		v.progress("all runs", 0, 0)
 		err = v.checkAcrossRuns(ctx)
-	}
-	if err == nil && run == "" {
-		v.progress("full text", 0, 0)
-		err = v.checkWords(ctx, dir)
 	}
 	return err
 }

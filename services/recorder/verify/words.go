@@ -15,9 +15,31 @@ import (
 	"code.wake.dev/wake/services/recorder/internal/request"
 )
 
-// checkWords checks that the full text of a file is that of its lines, as far as they
-// are in it: they are taken into another one, and both have to say the same. The
-// index of a database of PostgreSQL is the database's own affair.
+// wordsCheck is a check of the full text, which goes on beside that of the runs: it reads other tables.
+type wordsCheck struct {
+	verifier // its own damages
+	done     chan error
+}
+
+// startWords begins to check the full text, in a folder for temporary files.
+func (v *verifier) startWords(ctx context.Context, dir string) *wordsCheck {
+	c := &wordsCheck{verifier: verifier{s: v.s}, done: make(chan error, 1)}
+	go func() { c.done <- c.checkWords(ctx, dir) }()
+	return c
+}
+
+// takeWords waits for the check, and takes what it has found.
+func (v *verifier) takeWords(c *wordsCheck) error {
+	err := <-c.done
+	for _, d := range c.Damages {
+		v.addDamage(d)
+	}
+	v.Omitted += c.Omitted
+	return err
+}
+
+// checkWords checks that the full text of a file is that of its lines, as far as they are in it. The index of a database of
+// PostgreSQL is the database's own affair.
 func (v *verifier) checkWords(ctx context.Context, dir string) error {
 	if v.s.Path == "" {
 		return nil
@@ -27,35 +49,72 @@ func (v *verifier) checkWords(ctx context.Context, dir string) error {
 		return err
 	}
 	db.SetMaxOpenConns(1)
-	err = v.compareWords(ctx, db)
+	err = v.checkIndexed(ctx, db)
 	return errors.Join(err, db.Close())
 }
 
-// wordsBeside makes the full text anew beside that of the file.
-const wordsBeside = `
-CREATE VIRTUAL TABLE lines_again USING fts5 (text, input, output, content = '', columnsize = 0, tokenize = "unicode61 remove_diacritics 2 tokenchars '_'");
-CREATE VIRTUAL TABLE temp.words_is USING fts5vocab (store, lines_fts, instance);
-CREATE VIRTUAL TABLE temp.words_want USING fts5vocab (main, lines_again, instance);
-INSERT INTO lines_again (rowid, text, input, output) SELECT pos, text, input, output FROM store.lines
-	WHERE pos <= (SELECT pos FROM store.lines_indexed) AND pos NOT IN (SELECT pos FROM store.lines_open) ORDER BY pos;
+// fullText are the columns and the options of the file's full text.
+const fullText = `text, input, output, columnsize = 0, tokenize = "unicode61 remove_diacritics 2 tokenchars '_'"`
+
+// linesIndexed are the lines that are in the full text, and one of the same kind beside it.
+const linesIndexed = `
+CREATE TEMP VIEW lines_in AS SELECT pos, text, input, output FROM store.lines
+	WHERE pos <= (SELECT pos FROM store.lines_indexed) AND pos NOT IN (SELECT pos FROM store.lines_open);
+CREATE VIRTUAL TABLE temp.lines_now USING fts5 (` + fullText + `, content = 'lines_in', content_rowid = 'pos');
 `
 
-func (v *verifier) compareWords(ctx context.Context, db *sql.DB) error {
+// copyWords makes the one beside it a copy of it: the database checks only what it may write to.
+const copyWords = `
+DELETE FROM temp.lines_now_data; INSERT INTO temp.lines_now_data SELECT * FROM store.lines_fts_data;
+DELETE FROM temp.lines_now_idx; INSERT INTO temp.lines_now_idx SELECT * FROM store.lines_fts_idx;
+DELETE FROM temp.lines_now_config; INSERT INTO temp.lines_now_config SELECT * FROM store.lines_fts_config;
+`
+
+// checkIndexed has the database compare the words of the lines with those of the full text, by their sums. Only if
+// these differ, the words are looked at one by one.
+func (v *verifier) checkIndexed(ctx context.Context, db *sql.DB) error {
 	file := url.URL{Scheme: "file", Path: v.s.Path, RawQuery: "mode=ro"}
 	if _, err := db.ExecContext(ctx, "ATTACH ? AS store", file.String()); err != nil {
 		return err
+	}
+	unreadable := Damage{Table: "lines_fts"}
+	if _, err := db.ExecContext(ctx, linesIndexed); err != nil {
+		return v.noteFailure(ctx, unreadable, err)
 	}
 	begun, err := db.BeginTx(ctx, nil) // the file is seen as of one moment
 	if err != nil {
 		return err
 	}
 	defer begun.Rollback() //nolint:errcheck // it is only compared with
+	if _, err := begun.ExecContext(ctx, copyWords); err != nil {
+		return v.noteFailure(ctx, unreadable, err)
+	}
+	_, differs := begun.ExecContext(ctx, `INSERT INTO temp.lines_now (lines_now, rank) VALUES ('integrity-check', 1)`)
+	if differs == nil || ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err := v.compareWords(ctx, begun); err != nil || len(v.Damages) > 0 {
+		return err
+	}
+	return v.noteFailure(ctx, unreadable, differs)
+}
+
+// wordsBeside makes the full text anew beside that of the file.
+const wordsBeside = `
+CREATE VIRTUAL TABLE lines_again USING fts5 (` + fullText + `, content = '');
+CREATE VIRTUAL TABLE temp.words_is USING fts5vocab (store, lines_fts, instance);
+CREATE VIRTUAL TABLE temp.words_want USING fts5vocab (main, lines_again, instance);
+INSERT INTO lines_again (rowid, text, input, output) SELECT pos, text, input, output FROM lines_in ORDER BY pos;
+`
+
+// compareWords compares the words one by one.
+func (v *verifier) compareWords(ctx context.Context, begun *sql.Tx) error {
+	unreadable := func(err error) error { return v.noteFailure(ctx, Damage{Table: "lines_fts"}, err) }
 	if _, err := begun.ExecContext(ctx, wordsBeside); err != nil {
-		return v.noteFailure(ctx, Damage{Table: "lines_fts"}, err)
+		return unreadable(err)
 	}
 	t := &archive.Tx{Tx: &database.Tx{Tx: begun, D: v.s.D}}
 	kept, want := wordsOf(ctx, t, "temp.words_is"), wordsOf(ctx, t, "temp.words_want")
-	unreadable := func(err error) error { return v.noteFailure(ctx, Damage{Table: "lines_fts"}, err) }
 	return compareOrdered(kept, want, unreadable, wordAt.compare, func(a, b wordAt, order int) {
 		switch {
 		case order < 0:
