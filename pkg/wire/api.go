@@ -415,7 +415,8 @@ type StatusResponse struct {
 
 // ApprovalsRequest asks what waits for a person.
 type ApprovalsRequest struct {
-	Run string `json:"run,omitempty"` // see [LogRequest.Run]; empty: in all runs that go on
+	Run   string `json:"run,omitempty"`   // see [LogRequest.Run]; empty: in all runs that go on
+	Limit int    `json:"limit,omitempty"` // at most 1000; default: as many as fit into the answer
 }
 
 // ApprovalsResponse is what waits, the longest waiting first.
@@ -423,7 +424,7 @@ type ApprovalsResponse struct {
 	Lag
 
 	Approvals []Approval `json:"approvals"`
-	Omitted   int        `json:"omitted,omitempty"` // that didn't fit into the answer; ask for them by run
+	Omitted   int        `json:"omitted,omitempty"` // that are more than the limit, or didn't fit into the answer; ask for them by run
 }
 
 // Approval is something of a run that waits for a person.

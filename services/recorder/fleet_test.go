@@ -43,8 +43,8 @@ func TestFleet(t *testing.T) {
 			"of a text":                        {wire.FleetRequest{Text: "INSTALL"}, []string{"asks"}},
 			"of a label":                       {wire.FleetRequest{Label: "team=blue"}, []string{"asks"}},
 			"the newest first":                 {wire.FleetRequest{Sort: "started", State: []string{"open"}}, []string{"held", "human", "asks", "busy"}},
-			"a page":                           {wire.FleetRequest{Limit: 2, Cursor: "2"}, []string{"broken", "held"}},
-			"beyond the end":                   {wire.FleetRequest{Cursor: "99"}, []string{}},
+			"a page":                           {wire.FleetRequest{Limit: 2, Cursor: "2.8f14e45f"}, []string{"broken", "held"}},
+			"beyond the end":                   {wire.FleetRequest{Cursor: "9223372036854775807.8f14e45f"}, []string{}},
 		} {
 			r, err := s.Answers.Fleet(t.Context(), tt.q, now, 1<<20)
 			if err != nil {
@@ -58,14 +58,14 @@ func TestFleet(t *testing.T) {
 	s := openStore(t)
 	p.store(s, 100)
 	now := time.UnixMilli(p.clock + 60_000)
-	for _, q := range []wire.FleetRequest{{Sort: "color"}, {Limit: 201}, {Cursor: "x"}, {Cursor: "-1"}} {
+	for _, q := range []wire.FleetRequest{{Sort: "color"}, {Limit: 201}, {Cursor: "x"}, {Cursor: "-1"}, {Cursor: "2"}, {Cursor: "2.another0"}, {Cursor: "0.8f14e45f"}} {
 		if _, err := s.Answers.Fleet(t.Context(), q, now, 1<<20); codeOf(err) != wire.CodeBadRequest {
 			t.Errorf("%+v: %v", q, err)
 		}
 	}
 	r, err := s.Answers.Fleet(t.Context(), wire.FleetRequest{Limit: 1}, now, 1<<20)
 	want := map[string]int{"waiting": 2, "failed": 1, "paused": 1, "active": 1, "complete": 2}
-	if diff := cmp.Diff(want, r.States); diff != "" || err != nil || r.Cursor != "1" || r.Total != 7 || r.Waits["message"] != 1 || r.Waits["ask"] != 1 {
+	if diff := cmp.Diff(want, r.States); diff != "" || err != nil || r.Cursor != "1.8f14e45f" || r.Total != 7 || r.Waits["message"] != 1 || r.Waits["ask"] != 1 {
 		t.Errorf("%+v, %v\n%s", r, err, diff)
 	}
 }
@@ -165,7 +165,7 @@ func TestFleetLeft(t *testing.T) {
 		"of all":     {wire.FleetRequest{Since: before.Position}, []string{"busy", "asks"}, []string{"child-1"}},
 		"of a text":  {wire.FleetRequest{Since: before.Position, Text: "which"}, []string{"busy"}, []string{"child-1", "asks"}},
 		"of a label": {wire.FleetRequest{Since: before.Position, Label: "team=blue", State: waiting.State}, []string{}, []string{"asks"}},
-		"page 2":     {wire.FleetRequest{Since: before.Position, Cursor: "1"}, []string{"asks"}, nil},
+		"page 2":     {wire.FleetRequest{Since: before.Position, Cursor: "1.8f14e45f"}, []string{"asks"}, nil},
 	} {
 		r := ask(tt.q)
 		slices.Sort(r.Left)

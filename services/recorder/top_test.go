@@ -177,6 +177,14 @@ func TestWaitsForTheOldest(t *testing.T) {
 		if a, err := s.Answers.Approvals(t.Context(), wire.ApprovalsRequest{}, time.UnixMilli(p.clock), 1500); err != nil || len(a.Approvals)+a.Omitted != 2 || a.Omitted == 0 {
 			t.Errorf("held %d, in little room: %+v, %v", held, a, err)
 		}
+		if a, err := s.Answers.Approvals(t.Context(), wire.ApprovalsRequest{Limit: 1}, time.UnixMilli(p.clock), 1<<20); err != nil || len(a.Approvals) != 1 || a.Omitted != 1 || a.Approvals[0].CallID != "m1" {
+			t.Errorf("held %d, one: %+v, %v", held, a, err)
+		}
+		for _, limit := range []int{-1, 1001} {
+			if _, err := s.Answers.Approvals(t.Context(), wire.ApprovalsRequest{Limit: limit}, time.UnixMilli(p.clock), 1<<20); codeOf(err) != wire.CodeBadRequest {
+				t.Errorf("held %d, limit %d: %v", held, limit, err)
+			}
+		}
 		if _, err := s.Answers.Approvals(t.Context(), wire.ApprovalsRequest{Run: "nope"}, time.UnixMilli(p.clock), 1<<20); codeOf(err) != wire.CodeRunNotFound {
 			t.Errorf("held %d: %v", held, err)
 		}

@@ -12,8 +12,14 @@ import (
 	"code.wake.dev/wake/services/recorder/internal/request"
 )
 
+// maxApprovals bounds the approvals that are asked for.
+const maxApprovals = 1000
+
 // Approvals answers a [wire.ApprovalsRequest], in at most limit bytes.
 func (a *Answers) Approvals(ctx context.Context, q wire.ApprovalsRequest, now time.Time, limit int) (wire.ApprovalsResponse, error) {
+	if q.Limit < 0 || q.Limit > maxApprovals {
+		return wire.ApprovalsResponse{}, request.Bad("limit must be between 1 and %d", maxApprovals)
+	}
 	all, err := askArchive(ctx, a, "approvals", func(t *archive.Tx) ([]wire.Approval, error) {
 		if q.Run == "" {
 			return a.allPending(ctx, t, now.UnixMilli())
@@ -25,6 +31,9 @@ func (a *Answers) Approvals(ctx context.Context, q wire.ApprovalsRequest, now ti
 		return r, err
 	}
 	slices.SortFunc(r.Approvals, ask.Older)
+	if q.Limit > 0 && len(r.Approvals) > q.Limit {
+		r.Approvals, r.Omitted = r.Approvals[:q.Limit], len(r.Approvals)-q.Limit
+	}
 	room := limit - 1<<10
 	for i, a := range r.Approvals {
 		b, err := wire.Marshal(a)
@@ -32,7 +41,8 @@ func (a *Answers) Approvals(ctx context.Context, q wire.ApprovalsRequest, now ti
 			return r, fmt.Errorf("recorder: approvals: %w", err)
 		}
 		if room -= 2 * len(b); room < 0 { // JSON takes more
-			r.Approvals, r.Omitted = r.Approvals[:i], len(r.Approvals)-i
+			r.Omitted += len(r.Approvals) - i
+			r.Approvals = r.Approvals[:i]
 			break
 		}
 	}

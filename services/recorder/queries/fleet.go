@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -33,14 +32,19 @@ func (a *Answers) listFleet(ctx context.Context, t *archive.Tx, q wire.FleetRequ
 	r := wire.FleetResponse{At: now.UnixMilli(), States: map[string]int{}, Waits: map[string]int{}, Runs: []wire.TopRun{}}
 	n := cmp.Or(q.Limit, defaultTop)
 	compare, known := fleetOrders()[cmp.Or(q.Sort, "urgency")]
-	offset, err := strconv.Atoi(cmp.Or(q.Cursor, "0"))
 	switch {
 	case n < 0 || n > maxTop:
 		return r, request.Bad("limit must be between 1 and %d", maxTop)
 	case !known:
 		return r, request.Bad("sort must be urgency, started, activity, cost or tokens, not %q", request.Shown(q.Sort))
-	case err != nil || offset < 0:
-		return r, request.Bad("cursor is none that an earlier answer gave")
+	}
+	cursors, err := request.CursorsOf(ctx, t)
+	if err != nil {
+		return r, err
+	}
+	before, err := cursors.Position(q.Cursor) // in the order
+	if err != nil {
+		return r, err
 	}
 	if err := t.Row(ctx, `SELECT coalesce((SELECT derived FROM streams), 0)`).Scan(&r.Position); err != nil {
 		return r, err
@@ -67,7 +71,7 @@ func (a *Answers) listFleet(ctx context.Context, t *archive.Tx, q wire.FleetRequ
 			left = append(left, f.run.RunID)
 		}
 	}
-	if q.Since > 0 && offset == 0 {
+	if q.Since > 0 && before == 0 {
 		if err := addAwaited(ctx, t, q, r.At, &left); err != nil {
 			return r, err
 		}
@@ -79,9 +83,9 @@ func (a *Answers) listFleet(ctx context.Context, t *archive.Tx, q wire.FleetRequ
 	for _, run := range r.Left {
 		room -= 2*len(run) + 10
 	}
-	for i, f := range pass[min(offset, len(pass)):] {
+	for i, f := range pass[min(before, uint64(len(pass))):] {
 		if room -= (agentSize + 6*700) * (1 + len(f.run.Live)); i == n || room < 0 && i > 0 {
-			r.Cursor = strconv.Itoa(offset + i)
+			r.Cursor = cursors.Cursor(before + uint64(i))
 			break
 		}
 		r.Runs = append(r.Runs, f.run)
