@@ -28,8 +28,12 @@ const (
 	fullForNodes = 0.9
 )
 
-// fillEvery is how often a runner looks how full the stream is.
-const fillEvery = 5 * time.Second
+// How often a runner looks how full the stream and its disks are: while runs and nodes begin, or may not; while nothing
+// happens.
+const (
+	fillEvery = 5 * time.Second
+	idleEvery = time.Minute
+)
 
 // Why no run may begin.
 var (
@@ -45,6 +49,7 @@ type Gauge struct {
 	behind   atomic.Bool // the recorder is too far behind for another run to begin
 	refusing atomic.Bool // the stream is too full for another run to begin
 	full     atomic.Bool // … for another execution to begin
+	asked    atomic.Bool // a run, a node or a scrape of metrics has asked since the last look
 	board    *health.Board
 	folders  []string
 	roomy    atomic.Bool               // all folders have room
@@ -64,7 +69,10 @@ func New(log *eventlog.Log, logger *slog.Logger, filled prometheus.Gauge, board 
 func (g *Gauge) RefusesRuns() bool { return g.refusing.Load() || g.behind.Load() }
 
 // RefusesNodes reports whether no execution begins at the moment.
-func (g *Gauge) RefusesNodes() bool { return g.full.Load() }
+func (g *Gauge) RefusesNodes() bool {
+	g.asked.Store(true)
+	return g.full.Load()
+}
 
 // Cramped reports whether this machine has no room for another execution at the moment.
 func (g *Gauge) Cramped() bool { return !g.roomy.Load() }
@@ -98,21 +106,30 @@ func tryWrite(file string) error {
 func (g *Gauge) Watch(ctx context.Context) error {
 	tick := time.NewTicker(fillEvery)
 	defer tick.Stop()
+	var last time.Time
 	for {
-		g.noteDisk()
-		wait, cancel := context.WithTimeout(ctx, fillEvery)
-		if fill, _, err := g.log.Fill(wait); err == nil {
-			g.noteFill(fill)
+		idle := !g.asked.Swap(false) && !g.RefusesRuns() && !g.full.Load() && !g.Cramped()
+		if !idle || time.Since(last) >= idleEvery {
+			last = time.Now()
+			g.lookAround(ctx)
 		}
-		if lag, err := g.log.Lag(wait, subjects.RecorderConsumer); err == nil {
-			g.noteLag(lag)
-		}
-		cancel()
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return nil
 		}
+	}
+}
+
+func (g *Gauge) lookAround(ctx context.Context) {
+	g.noteDisk()
+	wait, cancel := context.WithTimeout(ctx, fillEvery)
+	defer cancel()
+	if fill, _, err := g.log.Fill(wait); err == nil {
+		g.noteFill(fill)
+	}
+	if lag, err := g.log.Lag(wait, subjects.RecorderConsumer); err == nil {
+		g.noteLag(lag)
 	}
 }
 
@@ -166,6 +183,7 @@ type look struct {
 
 // RoomForRun fails with [ErrFull] or [ErrBehind] if no run may begin. Of many that are about to begin, one looks.
 func (g *Gauge) RoomForRun(ctx context.Context) error {
+	g.asked.Store(true)
 	if g.isSure() {
 		return nil
 	}

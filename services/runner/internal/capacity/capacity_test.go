@@ -1,8 +1,11 @@
 package capacity_test
 
 import (
+	"context"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -47,4 +50,45 @@ func TestOneLooksForAll(t *testing.T) {
 			})
 		})
 	}
+}
+
+// While nothing begins a runner looks once a minute whether it could, and every five seconds while nodes do.
+func TestIdleLooksSeldom(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		log := logtest.Start(t)
+		g := capacity.New(log, logtest.Logger(t), prometheus.NewGauge(prometheus.GaugeOpts{}), health.NewBoard(logtest.Logger(t)), nil)
+		ctx, stop := context.WithCancel(t.Context())
+		var watch sync.WaitGroup
+		watch.Go(func() { _ = g.Watch(ctx) })
+		defer watch.Wait()
+		defer stop()
+		synctest.Wait()
+		asked, err := log.Conn().SubscribeSync("$JS.API.CONSUMER.INFO.>") // one of each look
+		if err != nil {
+			t.Fatal(err)
+		}
+		looks := func(d time.Duration, begins bool) int {
+			before, _, err := asked.Pending()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for begun := time.Now(); time.Since(begun) < d; <-time.After(time.Second) {
+				if begins {
+					g.RefusesNodes()
+				}
+			}
+			synctest.Wait()
+			after, _, err := asked.Pending()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return after - before
+		}
+		if n := looks(10*time.Minute, false); n < 8 || n > 11 {
+			t.Errorf("%d looks in ten minutes in which nothing began", n)
+		}
+		if n := looks(10*time.Minute, true); n < 110 || n > 121 {
+			t.Errorf("%d looks in ten minutes in which nodes began", n)
+		}
+	})
 }
