@@ -1,6 +1,9 @@
 package wire
 
-import "unicode/utf8"
+import (
+	"iter"
+	"unicode/utf8"
+)
 
 // Raw is any value in canonical msgpack: the keys of maps are strings in
 // ascending order and occur once, numbers are in their shortest form (a number
@@ -44,25 +47,30 @@ func (r Raw) TextAt(path ...string) string {
 }
 
 func (r Raw) valueOf(key string) Raw {
-	n, rest, err := readMapHeader(r)
-	if err != nil {
-		return nil
-	}
-	for range n {
-		k, tail, err := readString(rest)
-		if err != nil {
-			return nil
+	for name, v := range r.Fields() {
+		if string(name) == key {
+			return v
 		}
-		end, err := skipValue(tail)
-		if err != nil {
-			return nil
-		}
-		if string(k) == key {
-			return Raw(tail[:len(tail)-len(end)])
-		}
-		rest = end
 	}
 	return nil
+}
+
+// Fields yields the names and the values of a map's fields, in order, as far as
+// they can be read.
+func (r Raw) Fields() iter.Seq2[[]byte, Raw] {
+	return func(yield func([]byte, Raw) bool) {
+		n, rest, err := readMapHeader(r)
+		for i := 0; i < n && err == nil; i++ {
+			var name, end []byte
+			if name, rest, err = readString(rest); err != nil {
+				return
+			}
+			if end, err = skipValue(rest); err != nil || !yield(name, Raw(rest[:len(rest)-len(end)])) {
+				return
+			}
+			rest = end
+		}
+	}
 }
 
 // ValueOf returns what an optional field has, zero if it is absent.

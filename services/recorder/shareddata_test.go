@@ -328,3 +328,105 @@ func weighAtRest(b *testing.B, target string, events []eventlog.Entry) {
 	b.ReportMetric(float64(few), "small-segments")
 	b.ReportMetric(float64(unpacking)/float64(decoding), "of-decoding")
 }
+
+// What sessions of agents look like is in the dictionary, so that short ones are packed well, too: those that it was made of,
+// and those of others, of which it has nothing.
+func TestSharedDataDictionary(t *testing.T) {
+	var made, others []string
+	for _, file := range sharedFiles(t) {
+		if strings.Contains(file, "third-party") {
+			others = append(others, file)
+		} else {
+			made = append(made, file)
+		}
+	}
+	samples, part := packedFrames(t, made)
+	if *updateDerivation {
+		if err := os.WriteFile("archive/dictionary.zdict", findCommon(samples, 64<<10), 0o644); err != nil { //nolint:gosec // a part of the program
+			t.Fatal(err)
+		}
+		return
+	}
+	_, ofOthers := packedFrames(t, others)
+	t.Logf("of JSON: %.4f, of others' sessions %.4f", part, ofOthers)
+	if part > 0.11 || ofOthers > 0.12 {
+		t.Errorf("%.4f of their JSON, others' sessions %.4f", part, ofOthers)
+	}
+}
+
+// randomTexts are ids, hashes and data, which no other session has.
+const randomTexts = `[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{64}|[a-z]+_[0-9A-Za-z]{12,40}|[A-Z2-7]{26}|[0-9A-Za-z+/]{100,}`
+
+// packedFrames returns what is packed in the segments of recordings, at most 128 KiB of each without what is random, and which part of the
+// events' JSON the segments take.
+func packedFrames(t *testing.T, files []string) (frames [][]byte, part float64) {
+	runs, _, target := ingested(t, files)
+	codec, err := archive.NewCodec()
+	if err != nil {
+		t.Fatal(err)
+	}
+	db := openDB(t, target)
+	defer func() { _ = db.Close() }()
+	rows, err := db.Query(`SELECT data FROM segments`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = rows.Close() }()
+	random, packed, text := regexp.MustCompile(randomTexts), 0, 0
+	for rows.Next() {
+		var data []byte
+		if err := rows.Scan(&data); err != nil {
+			t.Fatal(err)
+		}
+		frame, err := codec.Dec.DecodeAll(data, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		packed += len(data)
+		frames = append(frames, random.ReplaceAllLiteral(frame[:min(len(frame), 128<<10)], nil))
+	}
+	for _, entries := range runs {
+		for _, e := range entries {
+			line, err := wire.EncodeJSON(e.Event)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text += len(line) + 1
+		}
+	}
+	return frames, float64(packed) / float64(text)
+}
+
+// findCommon returns so many bytes of what at least three samples have in common, what most of them have last: a match is
+// the cheaper the nearer it is.
+func findCommon(samples [][]byte, size int) (common []byte) {
+	const width = 8 // what is looked for is longer than twice that
+	count, last := map[string]int{}, map[string]int{}
+	for i, s := range samples {
+		for at := range len(s) - width {
+			if k := string(s[at : at+width]); last[k] != i+1 {
+				count[k]++
+				last[k] = i + 1
+			}
+		}
+	}
+	for least := len(samples); least >= 3 && len(common) < size; least = min(least-1, least*3/4) {
+		for _, s := range samples {
+			for at := 0; at+width < len(s); at++ {
+				end := at
+				for end+width < len(s) && count[string(s[end:end+width])] >= least {
+					end++
+				}
+				if end-at > width {
+					piece := s[at : end+width-1]
+					for k := range len(piece) - width + 1 {
+						delete(count, string(piece[k:k+width])) // once is enough
+					}
+					common = append(bytes.Clone(piece), common...)
+				}
+				at = end
+			}
+		}
+	}
+	return common[max(0, len(common)-size):]
+}

@@ -31,13 +31,13 @@ func TestSegmentsOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	packed := z.Pack([]archive.Event{{Pos: 1, Time: 1, Data: []byte("one")}, {Pos: 2, Time: 1, Data: []byte("two")}})
-	if list, err := z.Unpack(nil, archive.Zstd, packed); err != nil || len(list) != 2 || string(list[1].Data) != "two" {
+	if list, err := z.Unpack(nil, archive.Columns, packed); err != nil || len(list) != 2 || string(list[1].Data) != "two" {
 		t.Errorf("%v, %v", list, err)
 	}
-	if _, err := z.Unpack(nil, archive.Zstd+1, packed); !errors.Is(err, archive.ErrSegment) {
+	if _, err := z.Unpack(nil, archive.Columns+1, packed); !errors.Is(err, archive.ErrSegment) {
 		t.Errorf("of another codec: %v", err)
 	}
-	if _, err := z.Unpack(nil, archive.Zstd, packed[:len(packed)/2]); !errors.Is(err, archive.ErrSegment) {
+	if _, err := z.Unpack(nil, archive.Columns, packed[:len(packed)/2]); !errors.Is(err, archive.ErrSegment) {
 		t.Errorf("of a half: %v", err)
 	}
 }

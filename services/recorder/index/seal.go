@@ -78,7 +78,7 @@ func (w *writer) writeSegment(r *runRow, prev chain.Link, list []archive.Event) 
 	r.Segments++
 	return w.putRow(addSegment, &table.Segment{
 		Run: r.ID, N: r.Segments, FirstPos: first.Pos, LastPos: last.Pos, FirstTime: first.Time, LastTime: last.Time,
-		Events: int64(len(list)), Prev: prev[:], Hash: last.Link[:], Codec: archive.Zstd, Data: w.x.Codec.Pack(list),
+		Events: int64(len(list)), Prev: prev[:], Hash: last.Link[:], Codec: archive.Columns, Data: w.x.Codec.Pack(list),
 	})
 }
 
