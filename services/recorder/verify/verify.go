@@ -228,7 +228,8 @@ func (v *verifier) checkWithWords(ctx context.Context, dir string, check func(co
 	words := v.startWords(both, dir)
 	if err := check(ctx); err != nil {
 		cancel()
-		return errors.Join(err, <-words.done)
+		<-words.done //nolint:errcheck // it was ended
+		return err
 	}
 	v.progress("full text", 0, 0)
 	return v.takeWords(words)
