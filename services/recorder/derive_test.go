@@ -80,6 +80,40 @@ func TestWhatIsDerivedLater(t *testing.T) {
 	}
 }
 
+// What is derived from the events that are held is what is derived from those that are read again.
+func TestDerivedFromMemory(t *testing.T) {
+	p := talk(t)
+	var dumps []map[string][]string
+	for _, reopened := range []bool{false, true} {
+		path := newTarget(t)
+		s := openAt(t, path)
+		for rest := p.entries; len(rest) > 0; {
+			n := min(70, len(rest))
+			if _, err := s.Index.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: rest[:n], Later: true}); err != nil {
+				t.Fatal(err)
+			}
+			rest = rest[n:]
+		}
+		for at := uint64(0); at < p.pos; {
+			if reopened {
+				closed(t, s)
+				s = openAt(t, path)
+			}
+			r, err := s.Index.Derive(t.Context(), 50)
+			if err != nil || r.Derived <= at {
+				t.Fatalf("derived up to %d, then %d, %v", at, r.Derived, err)
+			}
+			at = r.Derived
+		}
+		sound(t, s, "derived")
+		closed(t, s)
+		dumps = append(dumps, dump(t, path))
+	}
+	if diff := cmp.Diff(dumps[1], dumps[0]); diff != "" {
+		t.Errorf("(-read again +held):\n%.3000s", diff)
+	}
+}
+
 // While something isn't derived nobody decides what is deleted, what is derived
 // again isn't derived twice, and a search says how far it has looked.
 func TestWhatDependsOnWhatIsDerived(t *testing.T) {

@@ -35,6 +35,7 @@ type Index struct {
 	answers *queries.Answers // are told what is derived
 	stmts   *statements
 	folds   *folds
+	held    held
 	chain   chain.Linker
 	spare   spare
 	args    []any // of the last statement that has inserted rows
@@ -83,6 +84,7 @@ func (x *Index) Close() error { return x.stmts.close() }
 // committed.
 func (x *Index) dropCaches() {
 	x.folds.dropAll()
+	x.held = held{}
 	x.answers.ForgetLive()
 	x.last = 0
 }
@@ -154,6 +156,9 @@ type writer struct {
 	link      chain.Link // of the event that is replayed, if it is known
 	derived   uint64     // up to here what follows from the events is derived
 	was       uint64     // the same when the transaction began
+	began     uint64     // the last position then
+	later     []decoded  // of which something is to be derived later
+	holds     bool       // they are to be held
 	atOnce    bool       // what follows from an event is derived with it
 	runs      map[string]*runRow
 	order     []*runRow // in the order of their first event, for rows that are the same in every rebuild

@@ -42,6 +42,9 @@ func (x *Index) recordBatch(ctx context.Context, b Batch) (Report, error) {
 	if err := t.Commit(); err != nil {
 		return Report{}, err
 	}
+	if w.holds {
+		x.held.holdBatch(w.later, w.began, w.pos, w.derived)
+	}
 	w.publishChanges()
 	return w.report, nil
 }
@@ -53,6 +56,7 @@ func (x *Index) writeBatch(ctx context.Context, t *archive.Tx, b Batch) (*writer
 		return nil, err
 	}
 	w.atOnce = !b.Later && w.derived == w.pos
+	w.holds = !w.atOnce && x.held.takes(w.pos, w.derived)
 	for i := range b.Entries {
 		if err := w.recordEntry(&b.Entries[i]); err != nil {
 			return nil, fmt.Errorf("position %d: %w", b.Entries[i].Pos, err)
@@ -172,6 +176,9 @@ func (w *writer) recordEvent(e *eventlog.Entry) error {
 		return err
 	}
 	if !w.atOnce && e.Pos > w.derived {
+		if w.holds {
+			w.later = append(w.later, decoded{e.Pos, e.Event, e.Data})
+		}
 		return nil
 	}
 	return w.deriveEvent(run, node, about, e)
@@ -284,9 +291,10 @@ func (x *Index) beginWriter(ctx context.Context, t *archive.Tx, b Batch) (*write
 		err = fmt.Errorf("the store went back from position %d to %d: start again", x.last, w.pos)
 	case err == nil && (w.pos > x.last || w.derived != x.derived) && !x.scratch:
 		x.folds.dropAll() // another recorder has written
+		x.held = held{}
 		x.answers.ForgetLive()
 	}
-	w.was = w.derived
+	w.was, w.began = w.derived, w.pos
 	return w, err
 }
 
@@ -367,49 +375,64 @@ func (x *Index) deriveSome(ctx context.Context, most uint64) (Report, error) {
 	if err := t.Commit(); err != nil {
 		return Report{}, err
 	}
+	x.held.dropTo(w.derived)
 	w.publishChanges()
 	return w.report, nil
 }
 
 // deriveTo derives what follows from the recorded events up to a position, or up to
-// an earlier one if they are large.
+// an earlier one if they are large, or held only so far.
 func (w *writer) deriveTo(to uint64) error {
-	list, to, err := w.tx.Within(w.ctx, w.derived+1, to, deriveBytes)
-	if err != nil {
-		return err
+	list, last := w.x.held.firstTo(w.derived, to)
+	if last == w.derived {
+		var err error
+		if list, last, err = w.readEvents(to); err != nil {
+			return err
+		}
 	}
 	for i := range list {
-		if list[i].Mark != "" {
-			continue
-		}
-		if err := w.deriveAgain(&list[i]); err != nil {
-			return fmt.Errorf("position %d: %w", list[i].Pos, err)
+		if err := w.deriveLater(&list[i]); err != nil {
+			return fmt.Errorf("position %d: %w", list[i].pos, err)
 		}
 	}
-	w.derived = to
+	w.derived = last
 	return w.finishBatch()
 }
 
-// deriveAgain derives what follows from a recorded event.
-func (w *writer) deriveAgain(kept *archive.Event) error {
-	s := archive.Event{Pos: kept.Pos, Time: kept.Time, Data: kept.Data}
-	e := s.Entry()
-	if e.Err != nil {
-		return e.Err
+// readEvents reads the recorded events that count, as [writer.deriveTo] needs them.
+func (w *writer) readEvents(to uint64) (list []decoded, last uint64, err error) {
+	kept, last, err := w.tx.Within(w.ctx, w.derived+1, to, deriveBytes)
+	list = make([]decoded, 0, len(kept))
+	for i := range kept {
+		if kept[i].Mark != "" {
+			continue
+		}
+		event, err := wire.Decode(kept[i].Data)
+		if err != nil {
+			return nil, 0, fmt.Errorf("position %d: %w", kept[i].Pos, err)
+		}
+		list = append(list, decoded{kept[i].Pos, event, kept[i].Data})
 	}
-	run, err := w.loadRun(kept.Run, e.Pos)
+	return list, last, err
+}
+
+// deriveLater derives what follows from an event that was recorded before.
+func (w *writer) deriveLater(d *decoded) error {
+	run, err := w.loadRun(d.event.RunID, d.pos)
 	if err != nil || run.gone {
 		return err
 	}
-	writer, err := w.loadNode(run, e.Event.NodeID)
+	writer, err := w.loadNode(run, d.event.NodeID)
 	if err != nil {
 		return err
 	}
-	about, err := w.loadNode(run, e.Event.Node())
+	about, err := w.loadNode(run, d.event.Node())
 	if err != nil {
 		return err
 	}
-	return w.deriveEvent(run, writer, about, &e)
+	return w.deriveEvent(run, writer, about, &eventlog.Entry{
+		Pos: d.pos, RunID: d.event.RunID, NodeID: d.event.NodeID, Kind: d.event.Type().Kind(), Data: d.data, Event: d.event,
+	})
 }
 
 // deriveBytes bounds the events that are read for that.
