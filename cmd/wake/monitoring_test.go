@@ -162,8 +162,8 @@ func compareTable(t *testing.T, want string) {
 	}
 }
 
-// Each alert says how bad it is, what is the matter and where the documentation
-// says what to do.
+// Each alert says how bad it is, what is the matter and which runbook says what to do, and each
+// runbook is that of an alert.
 func TestRunbooks(t *testing.T) {
 	var file struct {
 		Spec struct {
@@ -178,25 +178,31 @@ func TestRunbooks(t *testing.T) {
 	if err := yaml.Unmarshal([]byte(read(t, monitoring+"rules.yaml")), &file); err != nil {
 		t.Fatal(err)
 	}
-	anchors := map[string]bool{}
-	for _, m := range regexp.MustCompile(`(?m)^##+ (.*)$`).FindAllStringSubmatch(read(t, operations), -1) {
-		anchors[anchor(m[1])] = true
+	_, runbooks, _ := strings.Cut(read(t, operations), "\n## Runbooks\n")
+	runbooks, _, _ = strings.Cut(runbooks, "\n## ")
+	alerts := map[string]int{} // of each runbook
+	for _, m := range regexp.MustCompile(`(?m)^### (.*)$`).FindAllStringSubmatch(runbooks, -1) {
+		alerts[anchor(m[1])] = 0
 	}
-	count := 0
 	for _, g := range file.Spec.Groups {
 		for _, r := range g.Rules {
-			count++
-			section, ok := strings.CutPrefix(r.Annotations["runbook"], "docs/operations.md#")
-			if !ok || !anchors[section] {
-				t.Errorf("%s: its runbook %q is no section", r.Alert, r.Annotations["runbook"])
+			section, _ := strings.CutPrefix(r.Annotations["runbook"], "docs/operations.md#")
+			if _, ok := alerts[section]; !ok {
+				t.Errorf("%s: %q is no runbook", r.Alert, r.Annotations["runbook"])
 			}
+			alerts[section]++
 			if r.Expr == "" || r.Annotations["summary"] == "" || !slices.Contains([]string{"info", "warning", "critical"}, r.Labels["severity"]) {
 				t.Errorf("%s: %+v", r.Alert, r)
 			}
 		}
 	}
-	if count < 10 {
-		t.Errorf("%d alerts", count)
+	if len(alerts) < 10 {
+		t.Errorf("%d runbooks", len(alerts))
+	}
+	for section, rules := range alerts {
+		if rules == 0 {
+			t.Errorf("docs/operations.md#%s is the runbook of no alert", section)
+		}
 	}
 }
 
