@@ -138,6 +138,24 @@ func (r *Recorder) followSync(ctx context.Context) {
 	}
 }
 
+// checkpointEvery is how often it is looked whether the store's file lacks much of its log.
+const checkpointEvery = 250 * time.Millisecond
+
+// followLog takes the log of the store's file over into it until ctx ends, so that commits don't have to.
+func (r *Recorder) followLog(ctx context.Context) {
+	for seen := uint64(0); ctx.Err() == nil; pull.Sleep(ctx, checkpointEvery) {
+		recorded, _ := r.recorded.currentPos()
+		derived, _ := r.derived.currentPos()
+		if recorded+derived == seen {
+			continue
+		}
+		seen = recorded + derived
+		if err := r.store.Archive.Checkpoint(ctx); err != nil && ctx.Err() == nil {
+			r.logger.WarnContext(ctx, "the log of the store's file stays, and commits take it over", "error", err)
+		}
+	}
+}
+
 // limitsAge reports whether the stream drops events by their age. Power may be away for longer than that: then each
 // batch is synced.
 func (r *Recorder) limitsAge(ctx context.Context) (limited bool, err error) {

@@ -46,7 +46,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 		}()
 	}
 	var besides sync.WaitGroup
-	for _, look := range []func(context.Context){r.followRetention, r.watchLag, r.followSync, r.followOrders} {
+	for _, look := range []func(context.Context){r.followRetention, r.watchLag, r.followSync, r.followLog, r.followOrders} {
 		besides.Go(func() { look(ctx) })
 	}
 	for range parts {

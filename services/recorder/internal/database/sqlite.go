@@ -33,7 +33,9 @@ const (
 	spacious   = "_pragma=auto_vacuum(2)"           // of a new file: it can give space back bit by bit
 	journal    = "_pragma=temp_store(MEMORY)"       // where a statement notes what it may have to undo
 	readCache  = "_pragma=cache_size(-4096)"        // KiB, per reader
-	checkpoint = "_pragma=wal_autocheckpoint(4096)" // pages that the log may grow to before they go to the file
+	checkpoint = "_pragma=wal_autocheckpoint(16384)" // pages that the log may grow to before a commit waits until the file has them
+
+	checkpointPages = 4096 // pages that the file lacks when [DB.Checkpoint] takes them over
 )
 
 // openBoth opens the file for writing and reading.
@@ -62,7 +64,7 @@ func (s *DB) openBoth(ctx context.Context) error {
 	if s.Reader, err = sql.Open("sqlite", DSN(s.Path, "_pragma=query_only(1)", readCache)); err != nil {
 		return err
 	}
-	s.Reader.SetMaxOpenConns(Readers)
+	s.Reader.SetMaxOpenConns(Readers + 1) // one for checkpoints
 	return nil
 }
 
@@ -80,6 +82,20 @@ func (s *DB) Sync() error {
 		return err
 	}
 	return errors.Join(log.Sync(), log.Close())
+}
+
+// Checkpoint takes the log over into the file if that lacks much of it. Meanwhile there may be commits, none of which waits for that,
+// and questions. A commit does the same only when this is too slow.
+func (s *DB) Checkpoint(ctx context.Context) error {
+	if s.Path == "" {
+		return nil
+	}
+	var busy, log, done int
+	err := s.Reader.QueryRowContext(ctx, `PRAGMA wal_checkpoint(NOOP)`).Scan(&busy, &log, &done)
+	if err == nil && log-done >= checkpointPages {
+		err = s.Reader.QueryRowContext(ctx, `PRAGMA wal_checkpoint(PASSIVE)`).Scan(&busy, &log, &done)
+	}
+	return err
 }
 
 // makePrivate creates the file, if need be, and lets only its owner read it and its logs, to
