@@ -38,7 +38,7 @@ func TestColumnsOfRuns(t *testing.T) {
 		}
 		return r
 	}
-	apart := []string{"activity_at", "refused", "lines", "last_pos", "head", "segments", "tail_events", "tail_bytes", "derivation"} // of status and log, or the recorder's own
+	apart := []string{"activity_at", "refused", "lines", "last_pos", "state_pos", "head", "segments", "tail_events", "tail_bytes", "derivation"} // of status and log, or the recorder's own
 	for _, c := range table.All().Named("runs").Columns {
 		t.Run(c.Name, func(t *testing.T) {
 			set := ""

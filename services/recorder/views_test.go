@@ -2,6 +2,7 @@ package recorder_test
 
 import (
 	"database/sql"
+	"fmt"
 	"testing"
 	"time"
 
@@ -109,5 +110,59 @@ func TestFailedQuestionKeepsItsWork(t *testing.T) {
 	got, err := answersAll(t, s, now)
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("%v (-cold +warm):\n%s", err, diff)
+	}
+}
+
+// What agents say changes no state: no answer about that reads it.
+func TestAnswersReadNoWords(t *testing.T) {
+	p := newTape(t)
+	exec := p.start("r1", "coder", nil)
+	p.add("r1", "coder", exec, &wire.CCMessage{Text: "Which one?", Priority: wire.PriorityQuestion})
+	asked := p.pos
+	for range 3000 {
+		p.add("r1", "coder", exec, &wire.AgentText{Content: "some words"})
+	}
+	target := newTarget(t)
+	s := openAt(t, target)
+	p.store(s, 500)
+	now := time.UnixMilli(p.clock)
+	closed(t, s)
+	db := openDB(t, target)
+	defer db.Close()
+	mustExec(t, db, `DELETE FROM folds`)
+	mustExec(t, db, `DELETE FROM keyframes`)
+	unreadable(t, db, target, fmt.Sprintf(`first_pos > %d`, asked))
+	s = openAt(t, target)
+	defer closed(t, s)
+	if _, err := answersAll(t, s, now); err != nil {
+		t.Error(err)
+	}
+	for _, run := range []string{"", "r1"} {
+		r, err := s.Answers.Approvals(t.Context(), wire.ApprovalsRequest{Run: run}, now, 1<<20)
+		if err != nil || len(r.Approvals) != 1 {
+			t.Errorf("%q: %+v, %v", run, r, err)
+		}
+	}
+	state, err := s.Answers.StateAt(t.Context(), wire.StateRequest{Run: "r1"})
+	if err != nil || state.Position.Seq != asked {
+		t.Errorf("position %d, %v", state.Position.Seq, err)
+	}
+}
+
+// A batch of more runs than states are held of keeps that of each as its events have it.
+func TestStatesOfManyRuns(t *testing.T) {
+	p := newTape(t)
+	exec := p.start("r1", "coder", nil)
+	for range 4200 {
+		p.add("r1", "coder", exec, &wire.AgentTextDelta{Content: "word "})
+	}
+	p.add("r1", "coder", exec, &wire.ToolIntent{ToolName: "Bash", ToolInput: wire.RawString("make")})
+	for i := range 300 {
+		p.start(fmt.Sprint("other", i), "coder", nil)
+	}
+	s := openStore(t)
+	p.store(s, len(p.entries))
+	if v, err := s.Checker.Verify(t.Context(), ""); err != nil || len(v.Damages) > 0 {
+		t.Errorf("%v, %v", err, v.Damages)
 	}
 }

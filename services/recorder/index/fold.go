@@ -48,11 +48,11 @@ func (w *writer) foldEvent(r *runRow, e *eventlog.Entry, whole *wire.Event) erro
 		return nil
 	}
 	if r.state == nil {
-		if err := w.loadState(r, e.Pos-1); err != nil {
+		if err := w.loadState(r, min(e.Pos-1, w.was)); err != nil { // what else the batch has before it changes none
 			return err
 		}
 	}
-	r.changed = true
+	r.changed, r.StatePos = true, e.Pos
 	if states.Apply(r.state, wire.Position{Incarnation: w.batch.Incarnation, Seq: e.Pos}, e.Event, whole) != nil {
 		r.Refused++
 		w.report.Refused++
@@ -91,9 +91,12 @@ func (w *writer) keepFold(r *runRow) error {
 	}
 	switch {
 	case far && f == nil:
-		f = new(runFold)
+		f = &runFold{state: r.state} // others may have taken its place meanwhile
 		var err error
-		if f.state, f.saved, err = states.Load(w.ctx, w.tx, r.ID, r.RunID, r.derived); err != nil {
+		if r.state == nil {
+			f.state, f.saved, err = states.Load(w.ctx, w.tx, r.ID, r.RunID, min(r.derived, w.was))
+		}
+		if err != nil {
 			return err
 		}
 		w.x.folds.keepState(r.ID, f)

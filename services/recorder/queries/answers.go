@@ -110,17 +110,17 @@ type fleetFigure struct {
 	waits []wire.Approval
 }
 
-// stateLoader returns the state of a run as of a position. Its callers don't change it.
-type stateLoader func(ctx context.Context, t *archive.Tx, of request.Target, to uint64) (*wire.State, error)
+// stateLoader returns the state of a run as of a position, behind that of the last event that changes it. Its callers don't change it.
+type stateLoader func(ctx context.Context, t *archive.Tx, of request.Target, changed, to uint64) (*wire.State, error)
 
 // stateOf loads a state from the file.
-func stateOf(ctx context.Context, t *archive.Tx, of request.Target, to uint64) (*wire.State, error) {
+func stateOf(ctx context.Context, t *archive.Tx, of request.Target, _, to uint64) (*wire.State, error) {
 	s, _, err := states.Load(ctx, t, of.ID, of.Run, to)
 	return s, err
 }
 
 // maxViews bounds the states that are kept for questions.
-const maxViews = 256
+const maxViews = 2048
 
 // views are the states of the runs that were last asked for, so that asking again
 // folds only what has come since. The zero value is ready.
@@ -129,12 +129,12 @@ type views struct{ cache[*wire.State] }
 // stateUpTo is a [stateLoader]. It goes on from the nearest state there is, here or in the
 // store. A question that fails, for want of time say, leaves what it has folded to the next
 // one: otherwise what has once taken too long would do so for ever.
-func (v *views) stateUpTo(ctx context.Context, t *archive.Tx, of request.Target, to uint64) (*wire.State, error) {
+func (v *views) stateUpTo(ctx context.Context, t *archive.Tx, of request.Target, changed, to uint64) (*wire.State, error) {
 	held, pos := v.find(of.Run)
 	switch {
 	case pos > to:
 		pos = 0
-	case pos == to && held != nil:
+	case pos >= changed && held != nil:
 		return held, nil
 	}
 	view, err := states.Latest(ctx, t, of.ID, of.Run, pos, to)
@@ -160,17 +160,18 @@ func (a *Answers) StateAt(ctx context.Context, q wire.StateRequest) (wire.StateR
 		if err != nil {
 			return r, err
 		}
-		var first, to uint64
-		if err := t.Row(ctx, `SELECT first_pos, last_pos FROM runs WHERE id = ?1`, found.ID).Scan(&first, &to); err != nil {
+		var first, to, changed uint64
+		text := `SELECT first_pos, last_pos, CASE WHEN last_pos > derived THEN last_pos ELSE state_pos END FROM runs, streams WHERE runs.id = ?1`
+		if err := t.Row(ctx, text, found.ID).Scan(&first, &to, &changed); err != nil {
 			return r, err
 		}
-		if q.At > 0 {
-			to = min(to, q.At)
+		if q.At > 0 && q.At < to {
+			to, changed = q.At, q.At
 		}
 		if to < first {
 			return r, &wire.APIError{Code: wire.CodeNotFound, Message: fmt.Sprintf("run %s had not begun at position %d", request.Shown(found.Run), q.At)}
 		}
-		state, err := a.views.stateUpTo(ctx, t, found, to)
+		state, err := a.views.stateUpTo(ctx, t, found, changed, to)
 		if err != nil {
 			return r, err
 		}

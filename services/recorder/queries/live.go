@@ -322,12 +322,13 @@ type figure struct {
 // figureOf reads a run from the store.
 func figureOf(ctx context.Context, tx *archive.Tx, t request.Target, load stateLoader) (figure, error) {
 	f := figure{run: t.Run}
-	row := tx.Row(ctx, `SELECT activity, activity_at, feeds, CASE WHEN last_pos < derived THEN last_pos ELSE derived END, incarnation FROM runs, streams WHERE runs.id = ?1`, t.ID)
-	err := row.Scan(&f.activity, &f.activityAt, &f.feeds, &f.position.Seq, &f.position.Incarnation)
+	var changed uint64
+	row := tx.Row(ctx, `SELECT activity, activity_at, feeds, CASE WHEN last_pos < derived THEN last_pos ELSE derived END, state_pos, incarnation FROM runs, streams WHERE runs.id = ?1`, t.ID)
+	err := row.Scan(&f.activity, &f.activityAt, &f.feeds, &f.position.Seq, &changed, &f.position.Incarnation)
 	if err != nil {
 		return f, err
 	}
-	if f.state, err = load(ctx, tx, t, f.position.Seq); err != nil {
+	if f.state, err = load(ctx, tx, t, changed, f.position.Seq); err != nil {
 		return f, err
 	}
 	f.nodes, err = nodesOf(ctx, tx, t.ID)

@@ -71,14 +71,24 @@ func Latest(ctx context.Context, t *archive.Tx, id int64, name string, after, to
 	return View{State: run.New(name)}, nil
 }
 
-// Advance folds the recorded events after the view up to a position. If it fails, the view
-// is as far as it got.
+// Advance folds the recorded events after the view up to a position, as far as there are any that change the state. If it
+// fails, the view is as far as it got.
 func (v *View) Advance(ctx context.Context, t *archive.Tx, id int64, to uint64) error {
 	var incarnation string
-	if err := t.Row(ctx, `SELECT incarnation FROM streams`).Scan(&incarnation); err != nil {
+	var derived, changed uint64
+	err := t.Row(ctx, `SELECT incarnation, derived, state_pos FROM streams, runs WHERE runs.id = ?1`, id).Scan(&incarnation, &derived, &changed)
+	if err != nil {
 		return err
 	}
-	for e, err := range t.Events(ctx, id, v.Pos+1, to) {
+	end := to
+	if to <= derived { // else it isn't known yet what changes it
+		end = min(to, changed)
+	}
+	if v.Pos >= end {
+		v.Pos = max(v.Pos, to)
+		return nil
+	}
+	for e, err := range t.Events(ctx, id, v.Pos+1, end) {
 		if err != nil {
 			return err
 		}

@@ -42,6 +42,7 @@ type Run struct {
 	Lines        int64   `db:"lines" note:"of the log, without hidden ones"`
 	FirstPos     uint64  `db:"first_pos"`
 	LastPos      uint64  `db:"last_pos"`
+	StatePos     uint64  `db:"state_pos" note:"of the last event that its state follows from: agents' words change none"`
 	Head         []byte  `db:"head" note:"of the hash chain, after the last event"`
 	Segments     int64   `db:"segments,place"`
 	TailEvents   int64   `db:"tail_events,place"`
