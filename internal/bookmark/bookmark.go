@@ -436,17 +436,27 @@ const firstWindow = 1024
 // more, 0 if there are none. Before is 0 for the end. What it reads is in proportion to what lies between the points and that position,
 // not to the run.
 func ListBefore(ctx context.Context, log eventlog.Reader, runID string, before uint64, limit int) (points []Point, cursor uint64, err error) {
+	stateAt := func(ctx context.Context, runID string, pos uint64) (*wire.State, error) { return history.StateAt(ctx, log, runID, pos) }
+	return ListKept(ctx, log, stateAt, runID, before, limit)
+}
+
+// StateAt returns the state of a run behind a position, 0 for the present, which is its caller's to change; the position of one that had
+// not begun is 0.
+type StateAt func(ctx context.Context, runID string, pos uint64) (*wire.State, error)
+
+// ListKept is [ListBefore] with states of its caller's.
+func ListKept(ctx context.Context, log eventlog.Reader, stateAt StateAt, runID string, before uint64, limit int) (points []Point, cursor uint64, err error) {
 	if limit < 1 || limit > MaxPoints {
 		return nil, 0, &wire.APIError{Code: wire.CodeBadRequest, Message: fmt.Sprintf("limit must be between 1 and %d", MaxPoints)}
 	}
-	present, err := history.StateAt(ctx, log, runID, 0)
+	present, err := stateAt(ctx, runID, 0)
 	if err != nil {
 		return nil, 0, err
 	}
 	if present.Position.Seq == 0 {
 		return nil, 0, unknownRun(runID)
 	}
-	p := pointPage{log: log, present: present}
+	p := pointPage{log: log, stateAt: stateAt, present: present}
 	line := append([]wire.Ancestor{{RunID: runID, Position: present.Position.Seq}}, present.Lineage...)
 	for i, a := range line {
 		end := a.Position
@@ -472,6 +482,7 @@ func ListBefore(ctx context.Context, log eventlog.Reader, runID string, before u
 // pointPage looks for fork points from the end on.
 type pointPage struct {
 	log     eventlog.Reader
+	stateAt StateAt
 	present *wire.State
 	more    bool // what was read last has more, or wasn't read to its beginning
 }
@@ -481,7 +492,7 @@ func (p *pointPage) lastOf(ctx context.Context, runID string, end uint64, limit 
 	for window := uint64(firstWindow); ; window *= 2 {
 		begin := run.New(runID)
 		if end > window {
-			s, err := history.StateAt(ctx, p.log, runID, end-window)
+			s, err := p.stateAt(ctx, runID, end-window)
 			switch {
 			case err == nil:
 				begin = s

@@ -12,7 +12,10 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/google/go-cmp/cmp"
+
 	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/bookmark"
 	"code.wake.dev/wake/internal/logtest"
 	"code.wake.dev/wake/internal/natstest"
 	"code.wake.dev/wake/pkg/subjects"
@@ -112,6 +115,17 @@ func TestVerbsOfRuns(t *testing.T) {
 		before := p.ask("bookmarks", fmt.Sprintf(`{"run":"r1","limit":1,"before":%v}`, field(last, "before")))
 		if field(last, "points", 0, "position") != float64(call) || field(before, "points", 0, "position").(float64) >= float64(call) {
 			t.Errorf("page by page: %v, %v", last, before)
+		}
+
+		for _, run := range []string{"r1", "r3"} {
+			want, _, err := bookmark.ListBefore(t.Context(), p.log, run, 0, 100)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := api.Call[wire.BookmarksResponse](t.Context(), p.nc, subjects.Default, wire.VerbBookmarks, wire.BookmarksRequest{Run: run})
+			if diff := cmp.Diff(want, got.Points); err != nil || diff != "" {
+				t.Errorf("%s: %v (-from the log +from the store):\n%s", run, err, diff)
+			}
 		}
 
 		d := p.ask("diff", `{"run":"r1","with":"r2"}`)

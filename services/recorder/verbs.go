@@ -75,6 +75,7 @@ func (r *Recorder) runEndpoints() []api.Endpoint {
 
 // logEndpoints answers what is asked about one run or two, and isn't in the store.
 func (r *Recorder) logEndpoints() []api.Endpoint {
+	s := r.store
 	room := make(chan struct{}, 4) // each answer holds states of whole runs
 	return []api.Endpoint{
 		api.Hold(wire.VerbBookmarks, func(ctx context.Context, q wire.BookmarksRequest, f api.Form) (answer wire.BookmarksResponse, err error) {
@@ -83,7 +84,7 @@ func (r *Recorder) logEndpoints() []api.Endpoint {
 			}
 			run, err := r.findRun(ctx, q.Run)
 			if err == nil {
-				answer.Points, answer.Before, err = bookmark.ListBefore(ctx, r.log, run, q.Before, cmp.Or(q.Limit, defaultBookmarks))
+				answer.Points, answer.Before, err = bookmark.ListKept(ctx, storedLog{r.log, s.Answers}, s.Answers.StateOf, run, q.Before, cmp.Or(q.Limit, defaultBookmarks))
 			}
 			answer.Points = append([]wire.ForkPoint{}, answer.Points...)
 			fitBookmarks(&answer, f)

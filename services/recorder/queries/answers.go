@@ -160,13 +160,9 @@ func (a *Answers) StateAt(ctx context.Context, q wire.StateRequest) (wire.StateR
 		if err != nil {
 			return r, err
 		}
-		var first, to, changed uint64
-		text := `SELECT first_pos, last_pos, CASE WHEN last_pos > derived THEN last_pos ELSE state_pos END FROM runs, streams WHERE runs.id = ?1`
-		if err := t.Row(ctx, text, found.ID).Scan(&first, &to, &changed); err != nil {
+		first, to, changed, err := boundsOf(ctx, t, found, q.At)
+		if err != nil {
 			return r, err
-		}
-		if q.At > 0 && q.At < to {
-			to, changed = q.At, q.At
 		}
 		if to < first {
 			return r, &wire.APIError{Code: wire.CodeNotFound, Message: fmt.Sprintf("run %s had not begun at position %d", request.Shown(found.Run), q.At)}

@@ -1,0 +1,29 @@
+package recorder
+
+import (
+	"context"
+	"iter"
+
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/services/recorder/queries"
+)
+
+// storedLog is the log as far as it is recorded, those events included that the stream has dropped: it is read from the store.
+type storedLog struct {
+	*eventlog.Log
+
+	answers *queries.Answers
+}
+
+func (l storedLog) Bounds(ctx context.Context) (first, last uint64, err error) {
+	at, err := l.answers.Position(ctx)
+	return 1, at.Seq, err
+}
+
+func (l storedLog) Read(ctx context.Context, q eventlog.Query) iter.Seq2[eventlog.Entry, error] {
+	return l.answers.Stored(ctx, q)
+}
+
+func (l storedLog) Blob(ctx context.Context, sha256 string) ([]byte, error) {
+	return l.answers.Blob(ctx, sha256)
+}
