@@ -436,7 +436,9 @@ const firstWindow = 1024
 // more, 0 if there are none. Before is 0 for the end. What it reads is in proportion to what lies between the points and that position,
 // not to the run.
 func ListBefore(ctx context.Context, log eventlog.Reader, runID string, before uint64, limit int) (points []Point, cursor uint64, err error) {
-	stateAt := func(ctx context.Context, runID string, pos uint64) (*wire.State, error) { return history.StateAt(ctx, log, runID, pos) }
+	stateAt := func(ctx context.Context, runID string, pos uint64) (*wire.State, error) {
+		return history.StateAt(ctx, log, runID, pos)
+	}
 	return ListKept(ctx, log, stateAt, runID, before, limit)
 }
 

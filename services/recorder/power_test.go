@@ -2,13 +2,16 @@ package recorder_test
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder"
 )
 
@@ -69,5 +72,40 @@ func TestPowerCut(t *testing.T) {
 	}
 	if len(seen) < 5 {
 		t.Errorf("only the positions %v were reached", seen)
+	}
+}
+
+// Commits leave the log of the file to a checkpoint beside them, which takes it over when it is large.
+func TestCheckpoint(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "recorder.db")
+	s := openAt(t, path)
+	defer closed(t, s)
+	db := openDB(t, path)
+	defer db.Close()
+	lacking := func() (pages int) {
+		t.Helper()
+		var busy, log, done int
+		if err := errors.Join(s.Archive.Checkpoint(t.Context()), db.QueryRow(`PRAGMA wal_checkpoint(NOOP)`).Scan(&busy, &log, &done)); err != nil {
+			t.Fatal(err)
+		}
+		return log - done
+	}
+	p := newTape(t)
+	exec := p.start("r1", "coder", nil)
+	p.store(s, 100)
+	if lacking() == 0 {
+		t.Error("little was taken over: that costs as many syncs as much does")
+	}
+	p.entries = nil
+	for range 20 {
+		p.add("r1", "coder", exec, &wire.AgentText{Content: strings.Repeat("0123456789abcdef", 60_000)})
+	}
+	p.store(s, 1)
+	var busy, log, done int
+	if err := db.QueryRow(`PRAGMA wal_checkpoint(NOOP)`).Scan(&busy, &log, &done); err != nil || log < 4096 || done > 0 {
+		t.Errorf("commits have taken over %d of %d pages, %v", done, log, err)
+	}
+	if n := lacking(); n > 0 {
+		t.Errorf("the file lacks %d pages", n)
 	}
 }

@@ -29,10 +29,10 @@ func (s *DB) openSQLite(ctx context.Context, path string, readOnly bool) (err er
 
 // Sizes of SQLite's own memory.
 const (
-	writeCache = "_pragma=cache_size(-16384)"       // KiB
-	spacious   = "_pragma=auto_vacuum(2)"           // of a new file: it can give space back bit by bit
-	journal    = "_pragma=temp_store(MEMORY)"       // where a statement notes what it may have to undo
-	readCache  = "_pragma=cache_size(-4096)"        // KiB, per reader
+	writeCache = "_pragma=cache_size(-16384)"        // KiB
+	spacious   = "_pragma=auto_vacuum(2)"            // of a new file: it can give space back bit by bit
+	journal    = "_pragma=temp_store(MEMORY)"        // where a statement notes what it may have to undo
+	readCache  = "_pragma=cache_size(-4096)"         // KiB, per reader
 	checkpoint = "_pragma=wal_autocheckpoint(16384)" // pages that the log may grow to before a commit waits until the file has them
 
 	checkpointPages = 4096 // pages that the file lacks when [DB.Checkpoint] takes them over
