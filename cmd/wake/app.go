@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"strings"
 
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
@@ -68,4 +69,47 @@ func (a *app) connectServer(ctx context.Context) (*nats.Conn, error) {
 	server := a.server
 	server.Denied = a.denied
 	return server.Connect(ctx, a.log)
+}
+
+// The verbs, by what they do. A group has nothing of its own: what verbs share is the app's.
+type (
+	viewVerbs  struct{ *app } // show runs and what they have left
+	orderVerbs struct{ *app } // steer runs, and answer them
+	runVerbs   struct{ *app } // begin runs
+	fileVerbs  struct{ *app } // bring runs in and out, and check what is stored
+	alertVerbs struct{ *app } // show alerts, and try their rules
+	hostVerbs  struct{ *app } // run servers and services, and look after them
+)
+
+// runHelp is said by all verbs whose first argument is a run.
+const runHelp = "RUN is an id, the beginning of one, the value of a label, a session id, or @last."
+
+// completeVerb gives a verb, and those below it, what follows from its Use: how its arguments are checked, and what is
+// said and completed of a run.
+func (a *app) completeVerb(cmd *cobra.Command) {
+	for _, below := range cmd.Commands() {
+		a.completeVerb(below)
+	}
+	if cmd.Args == nil && cmd.Runnable() {
+		cmd.Args = checkArguments
+	}
+	if names := strings.Fields(cmd.Use)[1:]; len(names) > 0 && strings.HasPrefix(strings.Trim(names[0], "[{"), "RUN") {
+		cmd.Long += "\n\n" + runHelp
+		if cmd.ValidArgsFunction == nil {
+			cmd.ValidArgsFunction = a.completeRun
+		}
+	}
+}
+
+// checkArguments checks the arguments of a verb by its Use, such as "send RUN MSG" or
+// "tail [RUN]": those in brackets may be left out.
+func checkArguments(cmd *cobra.Command, args []string) error {
+	names := strings.Fields(cmd.Use)[1:]
+	switch {
+	case len(args) > len(names):
+		return usageError(cmd.Parent().CommandPath()+" "+cmd.Use, "%q is too much", args[len(names)])
+	case len(args) < len(names) && !strings.HasPrefix(names[len(args)], "["):
+		return usageError(cmd.Parent().CommandPath()+" "+cmd.Use, "%s is missing", names[len(args)])
+	}
+	return nil
 }

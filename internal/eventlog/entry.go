@@ -1,10 +1,13 @@
 package eventlog
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"iter"
 	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"code.wake.dev/wake/internal/seal"
 	"code.wake.dev/wake/pkg/subjects"
@@ -97,4 +100,39 @@ func EntryOf(m Message, names subjects.Names, keys *seal.Keys) Entry {
 	}
 	e.RunID, e.NodeID, e.Event = event.RunID, event.NodeID, event
 	return e
+}
+
+// LastEpochs has the epoch of each node's last claim, by which readers tell events of a writer that
+// had been replaced. It is given the events of one run in log order.
+type LastEpochs map[string]uint64
+
+// IsVoid reports whether e, the next event of the run, comes from such a writer.
+func (l LastEpochs) IsVoid(e *wire.Event) bool {
+	switch e.Payload.(type) {
+	case *wire.RunClaimed, *wire.NodeClaimed:
+		l[e.NodeID] = max(l[e.NodeID], e.Epoch)
+	}
+	return e.Epoch < l[e.NodeID]
+}
+
+// Reader reads what is recorded: a [Log] from the streams, which services may, a
+// reader of wake/internal/feed by wake.api, which is all that users may.
+type Reader interface {
+	Conn() *nats.Conn
+	Names() subjects.Names
+	Keys() *seal.Keys
+	Incarnation() string
+
+	Bounds(ctx context.Context) (first, last uint64, err error)
+	Last(ctx context.Context, run, node string) (Entry, bool, error)
+	Read(ctx context.Context, q Query) iter.Seq2[Entry, error]
+	Follow(ctx context.Context, q Query) iter.Seq2[Entry, error]
+
+	Blob(ctx context.Context, sha256 string) ([]byte, error)
+	Inline(ctx context.Context, e *wire.Event) (*wire.Event, error)
+
+	// The value of a run's snapshot, or of a bookmark, and its revision; else
+	// jetstream.ErrKeyNotFound, [seal.ErrNoKey] or [seal.ErrForged].
+	Snapshot(ctx context.Context, run string) (value []byte, revision uint64, err error)
+	Bookmark(ctx context.Context, run, label string) (value []byte, revision uint64, err error)
 }

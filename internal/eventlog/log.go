@@ -19,6 +19,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"code.wake.dev/wake/internal/health"
+	"code.wake.dev/wake/internal/metric"
 	"code.wake.dev/wake/internal/redact"
 	"code.wake.dev/wake/internal/seal"
 	"code.wake.dev/wake/internal/topology"
@@ -374,4 +375,29 @@ func (l *Log) eventBounds(ctx context.Context) (bounds, error) {
 // leader. The answers that the former leader still owed are lost.
 func (l *Log) leaderSubject() string {
 	return "$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED." + l.names.EventsStream()
+}
+
+// logMetrics are what a log counts, as wake_log_….
+type logMetrics struct {
+	*metric.Set
+
+	events, batches, resent, refused, fenced, void prometheus.Counter
+	took                                           prometheus.Histogram
+	letters                                        *prometheus.CounterVec
+}
+
+func newMetrics() logMetrics {
+	s := metric.New("log")
+	return logMetrics{
+		Set:     s,
+		events:  s.Counter("events_total", "Events that were stored, but for claims of runs and nodes."),
+		batches: s.Counter("batches_total", "Batches of events that were stored."),
+		took:    s.Seconds("store_seconds", "Time to store a batch, with all attempts."),
+		resent:  s.Counter("resends_total", "Further attempts to store a batch, or what was left of it."),
+		refused: s.Counter("refused_total", "Attempts that the server refused."),
+		fenced:  s.Counter("fenced_total", "Writers that found that their node has another one."),
+		void:    s.Counter("void_total", "Messages on a node's subject that are no event of its writer, nor a claim: another client may publish events."),
+		letters: s.Counters("dead_letters_total", "What could not be used and was set aside, by the service that found it.",
+			"source", DeadService, "runner", "recorder", "snapshotter", "alerter"),
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"time"
 
+	"code.wake.dev/wake/internal/keeper/guard"
 	"code.wake.dev/wake/internal/process"
 )
 
@@ -72,3 +73,22 @@ type ShelfConfig struct {
 	Seal   func(place string, key []byte) ([]byte, error)
 	Unseal func(place string, stored []byte) ([]byte, error)
 }
+
+// Fence is how the tree of a keeper ends with it; see the package comment.
+type Fence = guard.Fence
+
+// Groups are the control groups that this host lets keepers make.
+type Groups = guard.Groups
+
+// The fences.
+const (
+	Namespace     = guard.Namespace
+	UserNamespace = guard.UserNamespace
+	Watchdogs     = guard.Watchdogs
+)
+
+// Fences returns the fences, the strongest first.
+func Fences() []Fence { return guard.Fences() }
+
+// ErrUnbounded is returned if the memory of a keeper's tree can't be bounded.
+var ErrUnbounded = guard.ErrUnbounded

@@ -222,3 +222,55 @@ type Exit struct {
 
 // ErrSurvivors is returned if processes could not be ended.
 var ErrSurvivors = errors.New("process: some processes could not be ended")
+
+// clock replaces the machine's clock, unless it is nil.
+var clock func() time.Duration //nolint:gochecknoglobals // a machine has one
+
+// SetClock has [Uptime] tell the time of another clock: that of a simulation, which has a time of its own. It is called
+// before anything else is.
+func SetClock(c func() time.Duration) { clock = c }
+
+// livePrograms are the programs that this program started and has not waited for.
+var livePrograms programs //nolint:gochecknoglobals // children belong to the whole program
+
+// programs numbers the programs that were started, and tells which of this
+// program's children are such, so that others can be reaped.
+type programs struct {
+	mu      sync.Mutex
+	started uint64
+	pids    map[int]bool
+}
+
+func (p *programs) nextNumber() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.started++
+	return p.started
+}
+
+// startLocked runs start under the lock, so that no program is seen before it is known.
+func (p *programs) startLocked(start func() (pid int, err error)) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	pid, err := start()
+	if err != nil {
+		return err
+	}
+	if p.pids == nil {
+		p.pids = make(map[int]bool)
+	}
+	p.pids[pid] = true
+	return nil
+}
+
+func (p *programs) remove(pid int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.pids, pid)
+}
+
+func (p *programs) has(pid int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.pids[pid]
+}

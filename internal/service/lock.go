@@ -3,12 +3,15 @@ package service
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"code.wake.dev/wake/internal/access"
 )
 
 // lockName is the file in a data directory that says which process holds it.
@@ -77,3 +80,82 @@ func holderText(path string) string {
 
 // Unlock releases the directory.
 func (l *Lock) Unlock() error { return l.file.Close() }
+
+// privateDir creates a folder that only its owner may look into, or makes one that is
+// there such a folder: events, keys and sockets are in it. A folder that has other things in it,
+// or that all users share (/tmp), stays as it is: what wake makes in it is private by itself. It fails, as ssh does with
+// keys, if the folder is another user's, since that user could put anything there.
+// A volume that root has mounted for this user may be as it is, and root takes all.
+func privateDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() {
+		return &fs.PathError{Op: "open", Path: dir, Err: syscall.ENOTDIR}
+	}
+	switch owner := int(info.Sys().(*syscall.Stat_t).Uid); { //nolint:forcetypeassert // on all systems that wake is built for
+	case owner == os.Geteuid() && info.Mode().Perm()&0o077 != 0 && info.Mode()&fs.ModeSticky == 0 && isOwn(dir):
+		return os.Chmod(dir, info.Mode()&^0o077)
+	case owner != os.Geteuid() && owner != 0 && os.Geteuid() != 0:
+		return fmt.Errorf("%s belongs to another user (uid %d)", dir, owner)
+	}
+	return nil
+}
+
+// isOwn reports whether a folder is empty, or has been a data directory before.
+func isOwn(dir string) bool {
+	if _, err := os.Stat(filepath.Join(dir, lockName)); err == nil {
+		return true
+	}
+	entries, err := os.ReadDir(dir)
+	return err == nil && len(entries) == 0
+}
+
+// DefaultDataDir is where `wake up` keeps its data and the other verbs look for
+// its URL: in the working directory, as a repository's agents run from there.
+const DefaultDataDir = ".wake"
+
+// URLFile is the file of a data directory that holds the URL of the server that
+// runs on it, for as long as it runs.
+func URLFile(dataDir string) string { return filepath.Join(dataDir, "nats-url") }
+
+// UsersDir is the folder of a data directory that has the keys and credentials of the
+// server that runs on it, if that has users.
+func UsersDir(dataDir string) string { return filepath.Join(dataDir, "nats", "auth") }
+
+// HasUsers reports whether the server of a data directory has users.
+func HasUsers(dataDir string) bool {
+	_, err := os.Stat(UsersDir(dataDir))
+	return err == nil
+}
+
+// UserCreds is the file with the credentials of a role in that folder.
+func UserCreds(dataDir string, role access.Role) string {
+	return filepath.Join(UsersDir(dataDir), "creds", string(role)+".creds")
+}
+
+// WriteURL writes the URL file of a data directory.
+func WriteURL(dataDir, url string) error {
+	path := URLFile(dataDir)
+	next := path + ".new"
+	if err := os.WriteFile(next, []byte(url+"\n"), 0o600); err != nil {
+		return fmt.Errorf("service: write URL file: %w", err)
+	}
+	if err := os.Rename(next, path); err != nil {
+		return fmt.Errorf("service: write URL file: %w", err)
+	}
+	return nil
+}
+
+// readURL fails with [os.ErrNotExist] if no server runs on the directory.
+func readURL(dataDir string) (string, error) {
+	b, err := os.ReadFile(URLFile(dataDir))
+	if err != nil {
+		return "", err
+	}
+	return strings.TrimSpace(string(b)), nil
+}

@@ -1,9 +1,12 @@
 package service
 
 import (
+	"context"
 	"io"
 	"log/slog"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/mattn/go-isatty"
 )
@@ -22,3 +25,39 @@ func IsTerminal(w any) bool {
 	f, ok := w.(*os.File)
 	return ok && isatty.IsTerminal(f.Fd())
 }
+
+// WithSignals returns a context that ends with the first SIGINT, SIGTERM or SIGHUP: a
+// terminal that goes away ends the process as orderly as an operator does. A second one
+// has its usual effect: it ends the process at once. A SIGHUP that is ignored at the start,
+// as below nohup, stays so.
+func WithSignals(parent context.Context) (context.Context, context.CancelFunc) {
+	signals := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		signals = append(signals, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(parent, signals...)
+	context.AfterFunc(ctx, stop)
+	return ctx, stop
+}
+
+// Error is an error that a program can decide on and a person can do something
+// about. Code is one of the Code constants or a code of the service that
+// refused; codes are stable.
+type Error struct {
+	Code string
+	Hint string // what to do; may be empty
+	Err  error
+}
+
+// Codes of errors that any command may end with.
+const (
+	CodeUnreachable  = "UNREACHABLE"       // no server, or it doesn't answer
+	CodeUnauthorized = "UNAUTHORIZED"      // the server refuses the credentials
+	CodeDenied       = "PERMISSION_DENIED" // the credentials don't cover the subject
+	CodeUsage        = "BAD_USAGE"         // wrong flags, arguments or settings
+	CodeInUse        = "IN_USE"            // another process holds what is needed
+)
+
+func (e *Error) Error() string { return e.Err.Error() }
+
+func (e *Error) Unwrap() error { return e.Err }

@@ -2,6 +2,7 @@ package claude
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -173,4 +174,54 @@ func notFound(binary string, err error) string {
 		return fmt.Sprintf("%s isn't in the PATH: install Claude Code (npm install -g @anthropic-ai/claude-code) or name the program", binary)
 	}
 	return err.Error()
+}
+
+// Start checks the request. The program is started by the session's Events,
+// once its agent:start has been taken care of.
+func (p *Provider) Start(ctx context.Context, r agent.Request) (agent.Session, error) {
+	switch {
+	case r.SessionID == "":
+		return nil, errors.New("claude: a session id is required")
+	case r.Resume && r.ForkOf != "" && r.ForkOf != r.SessionID:
+		return nil, errors.New("claude: a session is either resumed or a fork of another one")
+	case r.ForkAt != "" && baseSession(r) == "":
+		return nil, errors.New("claude: a new session has no message to go back to")
+	}
+	prompts, err := promptContents(r.Prompt)
+	if err != nil {
+		return nil, err
+	}
+	if r.Host == nil {
+		r.Host = process.Direct{}
+	}
+	d := p.withDefaults(r)
+	r.StartTimeout = cmp.Or(r.StartTimeout, startTimeout)
+	if r.Options.Model, err = modelOf(r); err != nil {
+		d.Logger.Warn("model of the session not known: the program chooses it", "error", err)
+	}
+	return newSession(ctx, d, r, prompts), nil
+}
+
+// Capabilities implements [agent.Provider].
+func (p *Provider) Capabilities() agent.Capabilities {
+	return agent.Capabilities{Recover: p.recoverCalls, SubAgents: p.subAgents}
+}
+
+// modelOf returns the model that a session is to have: what the request names, else what
+// the agent said at first that it had. The program itself takes the model of a session that
+// goes on from the session's file, where models are named as the API names them: without a
+// suffix such as [1m].
+func modelOf(r agent.Request) (string, error) {
+	if r.Options.Model != "" || baseSession(r) == "" || r.History == nil {
+		return r.Options.Model, nil
+	}
+	for e, err := range r.History {
+		if err != nil {
+			return "", err
+		}
+		if p, ok := e.Payload.(*wire.AgentInit); ok && e.Parent == "" {
+			return p.Model, nil
+		}
+	}
+	return "", nil
 }
