@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,9 +64,7 @@ func (a runVerbs) adoptRun(ctx context.Context, ref string, o adoptOptions) erro
 	}
 	defer s.close()
 	r := client.ForkRequest{NewID: o.id, Message: o.message}
-	if r.NewID == "" {
-		r.NewID = newRunID()
-	}
+	r.NewID = cmp.Or(r.NewID, newRunID())
 	if r.RunID, err = s.FindSession(ctx, ref); err != nil {
 		return err
 	}

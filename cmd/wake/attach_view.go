@@ -252,10 +252,7 @@ func (m *attachment) View() tea.View {
 
 // typedLine is the line in which the user types, behind the node that gets it.
 func (m *attachment) typedLine() string {
-	to := m.to
-	if to == "" {
-		to = m.onlyAgent()
-	}
+	to := cmp.Or(m.to, m.onlyAgent())
 	if waits := m.waitingApprovals(); m.to == "" && len(waits) > 0 {
 		to = waits[0].NodeID
 	}

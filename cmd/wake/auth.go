@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -211,10 +212,7 @@ func (a hostVerbs) authUser(name string, o authUserOptions) error {
 	if err != nil {
 		return err
 	}
-	path := o.out
-	if path == "" {
-		path = filepath.Join(o.dir, credsFile(name))
-	}
+	path := cmp.Or(o.out, filepath.Join(o.dir, credsFile(name)))
 	if _, err := os.Stat(path); err == nil {
 		return usageError("choose another name, or remove the file", "%s is there already", path)
 	}

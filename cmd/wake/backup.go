@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,9 +84,7 @@ func (a fileVerbs) storePath(o backupOptions) (string, error) {
 	if err != nil {
 		return "", usageError("`pg_dump` it before and `pg_restore` it after, and give --no-store", "--store: %w", err)
 	}
-	if path == "" {
-		path = filepath.Join(a.server.DataDir, "recorder.db")
-	}
+	path = cmp.Or(path, filepath.Join(a.server.DataDir, "recorder.db"))
 	return path, nil
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -444,10 +445,7 @@ func (a fileVerbs) printExported(ctx context.Context, done exportSummary, o expo
 	if done.Missing > 0 {
 		a.log.WarnContext(ctx, "large fields are left out: the object store doesn't have them", "run", done.RunID, "missing", done.Missing)
 	}
-	to := o.file
-	if to == "" {
-		to = o.endpoint
-	}
+	to := cmp.Or(o.file, o.endpoint)
 	switch {
 	case to == "":
 		return nil

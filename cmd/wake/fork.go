@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -81,10 +82,7 @@ func (a runVerbs) forkRun(ctx context.Context, ref string, o forkOptions) error 
 	if a.json {
 		return a.printJSON(fork)
 	}
-	from := fork.Label
-	if from == "" {
-		from = fmt.Sprintf("position %d", fork.Position)
-	}
+	from := cmp.Or(fork.Label, fmt.Sprintf("position %d", fork.Position))
 	a.printNote("forked from %s at %s: what came after it there is done again here\n", timeline.Line(fork.Parent, 120), timeline.Line(from, 120))
 	if !fork.Recorded {
 		a.printNote("queued: no runner has begun it yet; `wake doctor` says whether there is one\n")

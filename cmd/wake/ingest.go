@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -96,9 +97,7 @@ func completeIngest(o *ingest.Options, labels []string) error {
 	if !slices.Contains(ingest.Formats(), o.Format) {
 		return usageError("it is "+ingest.Names(), "--format: %q is unknown", o.Format)
 	}
-	if o.RunID == "" {
-		o.RunID = newRunID()
-	}
+	o.RunID = cmp.Or(o.RunID, newRunID())
 	if err := subjects.CheckID(o.RunID); err != nil {
 		return usageError("", "--run: %w", err)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -51,10 +52,7 @@ const maxCell = 60
 
 func (t table) addRow(cells ...string) {
 	for i, cell := range cells {
-		cells[i] = timeline.Line(cell, maxCell)
-		if cells[i] == "" {
-			cells[i] = "-"
-		}
+		cells[i] = cmp.Or(timeline.Line(cell, maxCell), "-")
 	}
 	_, _ = fmt.Fprintln(t.w, strings.Join(cells, "\t")) // flush returns the error
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"path/filepath"
@@ -58,9 +59,7 @@ func newRecorder(c *recorder.Config) constructor {
 		c := *c
 		c.Health, c.Trial = p.health, p.trial("recorder")
 		p.keepPart("feed", feed.NewServer(p.log, p.serviceLogger("recorder")).Run)
-		if c.Path == "" {
-			c.Path = filepath.Join(p.dir, "recorder.db")
-		}
+		c.Path = cmp.Or(c.Path, filepath.Join(p.dir, "recorder.db"))
 		return recorder.New(c, p.log, p.serviceLogger("recorder"))
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -97,9 +98,7 @@ func (a *app) buildRequest(file string, o runOptions) (wire.RunRequest, error) {
 		return r, serviceError(string(wire.CodeFlowInvalid), "", "%w", err)
 	}
 	r.Definition = def.Raw()
-	if r.RunID == "" {
-		r.RunID = newRunID()
-	}
+	r.RunID = cmp.Or(r.RunID, newRunID())
 	if err := subjects.CheckID(r.RunID); err != nil {
 		return r, usageError("", "--id: %w", err)
 	}

@@ -88,9 +88,7 @@ func newRunner(o *runnerOptions) constructor {
 			return nil, err
 		}
 		c.ID = cmp.Or(c.ID, c.Home)
-		if c.Workspaces == "" {
-			c.Workspaces = filepath.Join(p.dir, "workspaces")
-		}
+		c.Workspaces = cmp.Or(c.Workspaces, filepath.Join(p.dir, "workspaces"))
 		if c.User, err = agentUser(o.user, c.Workspaces, p.dir, o.keepers.fence); err != nil {
 			return nil, err
 		}

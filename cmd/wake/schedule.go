@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -143,12 +144,8 @@ func rowOf(e schedule.Entry, now time.Time) scheduleRow {
 		return scheduleRow{Name: e.Key, Error: e.Err.Error()}
 	}
 	r := scheduleRow{Name: e.Name, Cron: e.Cron, Zone: e.Zone, CatchUp: string(e.CatchUp), Paused: e.Paused, Fired: e.Fired, By: e.Request.By}
-	if r.Zone == "" {
-		r.Zone = "UTC"
-	}
-	if r.CatchUp == "" {
-		r.CatchUp = "last"
-	}
+	r.Zone = cmp.Or(r.Zone, "UTC")
+	r.CatchUp = cmp.Or(r.CatchUp, "last")
 	if e.Fired > 0 {
 		r.LastRun = schedule.RunID(e.Name, time.UnixMilli(e.Fired))
 	}

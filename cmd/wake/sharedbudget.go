@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,10 +94,7 @@ func printBudgets(w io.Writer, all []wire.SharedBudget, now time.Time) error {
 			tokens += fmt.Sprintf(" of %d", b.Tokens)
 		}
 		share, _ := budget.Share(b, now)
-		of := b.Label
-		if of == "" {
-			of = "all runs"
-		}
+		of := cmp.Or(b.Label, "all runs")
 		t.addRow(b.Name, timeline.Line(of, maxMessage), b.Per, usd, tokens, fmt.Sprintf("%.0f %%", math.Floor(share*100+1e-6)), b.Then)
 	}
 	return t.flush()

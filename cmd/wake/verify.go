@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -78,9 +79,7 @@ then says whether the store still has those events.`,
 }
 
 func (a fileVerbs) verifyRecord(ctx context.Context, run string, o verifyOptions) (err error) {
-	if o.file == "" {
-		o.file = filepath.Join(a.server.DataDir, "recorder.db")
-	}
+	o.file = cmp.Or(o.file, filepath.Join(a.server.DataDir, "recorder.db"))
 	store, err := recorder.OpenReadOnly(ctx, o.file)
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package console
 import (
 	"cmp"
 	"context"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -252,12 +253,7 @@ func (s *Console) sendTimeline(w http.ResponseWriter, r *http.Request) {
 
 // openTools lists the open calls of a state, the oldest first.
 func openTools(s *wire.State) []wire.ToolCall {
-	all := make([]wire.ToolCall, 0, len(s.Tools))
-	for _, c := range s.Tools {
-		all = append(all, c)
-	}
-	slices.SortFunc(all, func(a, b wire.ToolCall) int {
+	return slices.SortedFunc(maps.Values(s.Tools), func(a, b wire.ToolCall) int {
 		return cmp.Or(cmp.Compare(a.Since, b.Since), strings.Compare(a.CallID, b.CallID))
 	})
-	return all
 }

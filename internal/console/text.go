@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"html/template"
@@ -35,9 +36,7 @@ func coloredText(s string) template.HTML {
 		}
 		put(s[:i])
 		n := visible.Sequence(s[i:])
-		if n == 0 {
-			n = 1
-		}
+		n = cmp.Or(n, 1)
 		if sequence := s[i : i+n]; strings.HasPrefix(sequence, "\x1b[") && strings.HasSuffix(sequence, "m") {
 			class = colorClass(sequence[2:len(sequence)-1], class)
 		}

@@ -4,6 +4,7 @@
 package conversation
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"slices"
@@ -195,9 +196,7 @@ func (c *Conversation) beginTurn(e *wire.Event, s *Step) {
 		return
 	}
 	turn := e.Turn
-	if turn == 0 {
-		turn = c.Turn + 1
-	}
+	turn = cmp.Or(turn, c.Turn+1)
 	c.Begun = true
 	c.turnTo(turn, s)
 }

@@ -2,6 +2,7 @@ package eventlog
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -238,12 +239,7 @@ func (s *spool) skipWritten() {
 
 // allRead reports whether there is nothing that load would return.
 func (s *spool) allRead() bool {
-	for _, g := range slices.Backward(s.segments) {
-		if g.unread || g.read < g.size {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(s.segments, func(g *spoolSegment) bool { return g.unread || g.read < g.size })
 }
 
 // loadUnits returns the next frames that have not been read, in units; none if all
@@ -342,9 +338,7 @@ func closeBroken(units [][]*frame, open []*frame) [][]*frame {
 
 func breakUnit(unit []*frame, why string) {
 	for _, f := range unit {
-		if f.broken == "" {
-			f.broken = why
-		}
+		f.broken = cmp.Or(f.broken, why)
 	}
 }
 

@@ -2,6 +2,7 @@ package export
 
 import (
 	"bufio"
+	"cmp"
 	"crypto/sha256"
 	_ "embed" // the page's parts
 	"encoding/base64"
@@ -200,9 +201,7 @@ func (p *pageWriter) writePage(events Events) (Result, error) {
 }
 
 func (p *pageWriter) addEvent(pos uint64, e *wire.Event) error {
-	if p.first == 0 {
-		p.first = e.Timestamp
-	}
+	p.first = cmp.Or(p.first, e.Timestamp)
 	p.last = max(p.last, e.Timestamp)
 	if run.Apply(p.state, wire.Position{Incarnation: p.run.Incarnation, Seq: pos}, e) == nil {
 		p.folded++

@@ -2,6 +2,7 @@ package flow
 
 import (
 	"fmt"
+	"slices"
 
 	"code.wake.dev/wake/internal/document"
 	"code.wake.dev/wake/internal/ledger"
@@ -99,10 +100,5 @@ func (p *planner) obeyStop() {
 
 // isAllSettled reports whether nothing of the run is left to do, but for loops that go round.
 func (p *planner) isAllSettled() bool {
-	for _, v := range p.d.graph.order {
-		if p.s.Nodes[v.ID].Open() || !p.isSettled(v.ID) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(p.d.graph.order, func(v *vertex) bool { return p.s.Nodes[v.ID].Open() || !p.isSettled(v.ID) })
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -62,12 +63,7 @@ func (b *Board) Set(part string, err error) {
 func (b *Board) Troubles() []Trouble {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	all := make([]Trouble, 0, len(b.troubles))
-	for _, t := range b.troubles {
-		all = append(all, t)
-	}
-	slices.SortFunc(all, func(x, y Trouble) int { return cmp.Compare(x.Part, y.Part) })
-	return all
+	return slices.SortedFunc(maps.Values(b.troubles), func(x, y Trouble) int { return cmp.Compare(x.Part, y.Part) })
 }
 
 // Err says everything that doesn't work, or is nil.

@@ -129,12 +129,7 @@ func peekLine(in *bufio.Reader) ([]byte, error) {
 }
 
 func hasAny(fields map[string]json.RawMessage, names ...string) bool {
-	for _, name := range names {
-		if _, ok := fields[name]; ok {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(names, func(name string) bool { return fields[name] != nil })
 }
 
 // firstTime returns the first time that an input tells in its beginning,

@@ -5,6 +5,7 @@ package ingest
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -127,12 +128,8 @@ var ErrEmpty = errors.New("the input is empty")
 // waiting until r gives something or is closed.
 func Run(ctx context.Context, log *eventlog.Log, r io.Reader, o Options) (Result, error) {
 	res := Result{RunID: o.RunID, NodeID: o.NodeID}
-	if res.NodeID == "" {
-		res.NodeID = "agent"
-	}
-	if o.Name == "" {
-		o.Name = "ingest"
-	}
+	res.NodeID = cmp.Or(res.NodeID, "agent")
+	o.Name = cmp.Or(o.Name, "ingest")
 	in := bufio.NewReaderSize(r, detectBytes)
 	format, err := detectFormat(in, o.Format)
 	switch {

@@ -295,10 +295,5 @@ func digestOf(line string) digest { return sha256.Sum256([]byte(line)) }
 
 // isKahn reports whether the fields of a line are those of KAHN's.
 func isKahn(names []string) bool {
-	for _, name := range []string{"ts", "run_id", "event", "agent_id"} {
-		if !slices.Contains(names, name) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc([]string{"ts", "run_id", "event", "agent_id"}, func(name string) bool { return !slices.Contains(names, name) })
 }

@@ -315,9 +315,7 @@ func (s *story) TooLong(at int64, line *claude.LineTooLongError) []*wire.Event {
 
 // Finish ends the agent as its last turn has.
 func (s *story) Finish(at int64) []*wire.Event {
-	if s.at == 0 {
-		s.at = at
-	}
+	s.at = cmp.Or(s.at, at)
 	s.beginSession()
 	if s.inTurn {
 		s.closeCalls(wire.CallInterrupted)

@@ -1,6 +1,7 @@
 package jsonata
 
 import (
+	"cmp"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -200,9 +201,7 @@ func (m *machine) substringAfter(a []any) (any, error) {
 func (m *machine) padText(a []any) (any, error) {
 	s, width := a[0].(string), integerOf(a[1])
 	fill, _ := a[2].(string)
-	if fill == "" {
-		fill = " "
-	}
+	fill = cmp.Or(fill, " ")
 	missing := max(width, -width) - m.countRunes(s)
 	if missing <= 0 {
 		return s, nil

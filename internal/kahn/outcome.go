@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"code.wake.dev/wake/internal/conversation"
@@ -173,12 +174,7 @@ func isInScope(s *flow.Scope, cwd string, call conversation.Call) bool {
 }
 
 func matchesAny(patterns []string, name string) bool {
-	for _, pattern := range patterns {
-		if matchesPath(strings.Split(pattern, "/"), strings.Split(name, "/")) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(patterns, func(p string) bool { return matchesPath(strings.Split(p, "/"), strings.Split(name, "/")) })
 }
 
 // matchesPath matches a name with a pattern part by part; ** stands for any number of

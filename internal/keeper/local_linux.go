@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -124,12 +125,8 @@ func (local) ofTree(s *server, peer net.Conn) bool {
 	if err != nil {
 		return true
 	}
-	for _, e := range process.Descendants(entries, s.guard.(*guard.Handle).Pid()) {
-		if e.Pid == int(who.Pid) {
-			return true
-		}
-	}
-	return false
+	tree := process.Descendants(entries, s.guard.(*guard.Handle).Pid())
+	return slices.ContainsFunc(tree, func(e process.Entry) bool { return e.Pid == int(who.Pid) })
 }
 
 func (local) endLeftovers(s *server) {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -277,10 +279,7 @@ func (k *simulated) EndProgram(id uint32, _ string, _ time.Duration) {
 func (k *simulated) KillTree() {
 	k.mu.Lock()
 	k.killed = true
-	var tasks []*Task
-	for _, t := range k.tasks {
-		tasks = append(tasks, t)
-	}
+	tasks := slices.Collect(maps.Values(k.tasks))
 	k.mu.Unlock()
 	for _, t := range tasks {
 		t.killAndWait()

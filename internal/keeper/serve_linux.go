@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -351,10 +353,7 @@ func (s *server) endAll(grace time.Duration) {
 	if s.frozen {
 		grace = 0
 	}
-	var running []*program
-	for _, p := range s.programs {
-		running = append(running, p)
-	}
+	running := slices.Collect(maps.Values(s.programs))
 	s.mu.Unlock()
 	var ending sync.WaitGroup
 	for _, p := range running {
@@ -373,10 +372,7 @@ func (s *server) close() {
 		_, _ = os.Stderr.WriteString(err.Error() + "\n")
 	}
 	s.mu.Lock()
-	var all []*program
-	for _, p := range s.programs {
-		all = append(all, p)
-	}
+	all := slices.Collect(maps.Values(s.programs))
 	c := s.attached
 	s.mu.Unlock()
 	for _, p := range all {

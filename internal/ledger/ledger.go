@@ -3,6 +3,7 @@
 package ledger
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -86,9 +87,7 @@ func (l *Ledger) beginExecution(exec string) {
 // isCurrent reports whether an event is about the execution that goes on. The first one that
 // an event names is.
 func (l *Ledger) isCurrent(e *wire.Event) bool {
-	if l.Exec == "" {
-		l.Exec = e.ExecID
-	}
+	l.Exec = cmp.Or(l.Exec, e.ExecID)
 	return e.ExecID == "" || e.ExecID == l.Exec
 }
 
@@ -127,9 +126,7 @@ func (l *Ledger) addCall(e *wire.Event, p *wire.Usage) []Entry {
 		},
 		Source: p.Source, Message: p.MessageID, AgentID: e.AgentID, Parent: e.Parent, Prices: p.CostSource,
 	}
-	if x.Source == "" {
-		x.Source = SourceStream
-	}
+	x.Source = cmp.Or(x.Source, SourceStream)
 	if usd := costOf(p.CostUsd); usd == nil {
 		x.Unpriced = 1
 	} else if x.CostUsd = *usd; p.CostSource != "" {

@@ -23,6 +23,7 @@
 package process
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -258,9 +259,7 @@ type Direct struct {
 
 // Start starts a program.
 func (d Direct) Start(c Config) (*Process, error) {
-	if c.Home == "" {
-		c.Home = d.Home
-	}
+	c.Home = cmp.Or(c.Home, d.Home)
 	return Start(c)
 }
 

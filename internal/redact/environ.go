@@ -45,10 +45,5 @@ func secretName(name string) bool {
 			return true
 		}
 	}
-	for _, part := range []string{"PASSWORD", "PASSWD", "CREDENTIAL"} {
-		if strings.Contains(name, part) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]string{"PASSWORD", "PASSWD", "CREDENTIAL"}, func(part string) bool { return strings.Contains(name, part) })
 }

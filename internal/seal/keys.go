@@ -2,6 +2,7 @@ package seal
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/cipher"
 	"encoding/base64"
 	"encoding/hex"
@@ -40,9 +41,7 @@ func Parse(text []byte) (*Keys, error) {
 			return nil, fmt.Errorf("line %d: key %s occurs twice", i+1, words[0])
 		}
 		k.keys[words[0]] = key
-		if k.write == "" {
-			k.write = words[0]
-		}
+		k.write = cmp.Or(k.write, words[0])
 	}
 	if k.write == "" {
 		return nil, errors.New("there is no key: make one with wake auth key")

@@ -9,6 +9,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -136,12 +137,7 @@ func eachHook(text []byte, root value, want func(Hook) bool) ([]step, error) {
 }
 
 func (v value) index(key string) int {
-	for i, p := range v.parts {
-		if p.key == key {
-			return i
-		}
-	}
-	return -1
+	return slices.IndexFunc(v.parts, func(p part) bool { return p.key == key })
 }
 
 // cutHook takes out what a way leads to, and what was made for it. A group goes with its last hook.

@@ -141,9 +141,7 @@ func (c *Client) Start(ctx context.Context, r wire.RunRequest) error {
 	if err := subjects.CheckID(r.RunID); err != nil {
 		return &wire.APIError{Code: wire.CodeBadRequest, Message: err.Error()}
 	}
-	if r.V == 0 {
-		r.V = wire.Version
-	}
+	r.V = cmp.Or(r.V, wire.Version)
 	r.By = cmp.Or(r.By, "client")
 	if err := c.reader.StartRun(ctx, r); err != nil {
 		return fmt.Errorf("client: ask for run %s: %w", r.RunID, err)

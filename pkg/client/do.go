@@ -24,9 +24,7 @@ import (
 //
 // A command without a run is stored, so that it is on record, and refused.
 func (c *Client) Do(ctx context.Context, cmd wire.Command) (wire.CommandResponse, error) {
-	if cmd.ID == "" {
-		cmd.ID = NewID()
-	}
+	cmd.ID = cmp.Or(cmd.ID, NewID())
 	to := cmp.Or(cmd.RunID, subjects.NoRun)
 	answer := wire.CommandResponse{CommandID: cmd.ID, RunID: cmd.RunID}
 	if err := c.reader.CheckKeys(ctx); err != nil {

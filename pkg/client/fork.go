@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 
 	"code.wake.dev/wake/internal/bookmark"
@@ -63,9 +64,7 @@ func (c *Client) Fork(ctx context.Context, r ForkRequest) (ForkResult, error) {
 			return ForkResult{}, err
 		}
 	}
-	if r.NewID == "" {
-		r.NewID = NewID()
-	}
+	r.NewID = cmp.Or(r.NewID, NewID())
 	result := ForkResult{RunID: r.NewID, Parent: p.Run, Position: p.Position, Label: p.Label}
 	if _, taken, err := c.reader.Last(ctx, r.NewID, wire.RunNode); err != nil {
 		return result, err

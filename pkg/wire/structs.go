@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -57,9 +58,7 @@ func memberOf(t reflect.Type, f reflect.StructField) (member, bool) {
 			return member{}, false
 		}
 	}
-	if name == "" {
-		name = f.Name
-	}
+	name = cmp.Or(name, f.Name)
 	list := strings.Split(options, ",")
 	return member{
 		name:      name,

@@ -1,6 +1,7 @@
 package alerter
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -59,9 +60,7 @@ func (s spawns) addSpawn(in input, p *wire.ToolIntent) spawns {
 		k = spawn{Node: in.Event.Node(), Exec: in.Event.ExecID, First: in.Pos, Until: in.At + max(in.Limits.Spawn.Gather.Milliseconds(), 1), Tool: p.ToolName}
 	}
 	k.Count++
-	if k.Team == "" {
-		k.Team = nameLine(callArgument(p.ToolInput, "team_name"))
-	}
+	k.Team = cmp.Or(k.Team, nameLine(callArgument(p.ToolInput, "team_name")))
 	if len(k.Labels) < maxSpawned {
 		k.Labels = append(slices.Clip(k.Labels), spawnLabel(p.ToolInput))
 	}

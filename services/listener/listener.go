@@ -13,6 +13,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -157,10 +159,7 @@ func (l *Listener) findOrphans(ctx context.Context) error {
 // sweep ends requests without hooks that wait, and forgets sessions of which nothing was heard for a while.
 func (l *Listener) sweep(ctx context.Context) {
 	l.mu.Lock()
-	all := make([]*tale, 0, len(l.tales))
-	for _, t := range l.tales {
-		all = append(all, t)
-	}
+	all := slices.Collect(maps.Values(l.tales))
 	l.mu.Unlock()
 	for _, t := range all {
 		limited, stop := context.WithTimeout(ctx, writeTime)

@@ -19,6 +19,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -199,13 +201,10 @@ func (m *Mirror) findShelf(key sessionKey) *shelf {
 	return &shelf{m: m, sessionKey: key}
 }
 
-func (m *Mirror) allShelves() (all []*shelf) {
+func (m *Mirror) allShelves() []*shelf {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, s := range m.shelves {
-		all = append(all, s)
-	}
-	return all
+	return slices.Collect(maps.Values(m.shelves))
 }
 
 // takeRun has a run tell of a session, if it tells of no other one.

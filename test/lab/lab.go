@@ -322,9 +322,7 @@ func (l *Lab) Told() []string {
 
 // Env is the environment of a process with a home.
 func (l *Lab) Env(home string) []string {
-	if home == "" {
-		home = filepath.Join(l.Dir, "home")
-	}
+	home = cmp.Or(home, filepath.Join(l.Dir, "home"))
 	path := os.Getenv("PATH") //nolint:forbidigo // what is started finds its tools as we do
 	return []string{"PATH=" + path, "HOME=" + home, "TMPDIR=" + os.TempDir(), mark + "=" + l.Dir}
 }

@@ -309,10 +309,7 @@ func (f *fold) takeCall(id, status string, raw wire.Raw) {
 	case acp.ToolCallStatusCompleted:
 		f.endCall(id, c, "")
 	case acp.ToolCallStatusFailed:
-		failed := c.outputText()
-		if failed == "" {
-			failed = "the call failed"
-		}
+		failed := cmp.Or(c.outputText(), "the call failed")
 		f.endCall(id, c, failed)
 	case acp.ToolCallStatusPending:
 	}

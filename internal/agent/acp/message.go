@@ -2,6 +2,7 @@ package acp
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"strconv"
@@ -87,9 +88,7 @@ func errorText(e *acp.RequestError) string {
 			text += ": " + string(b)
 		}
 	}
-	if text == "" {
-		text = "error " + strconv.Itoa(e.Code)
-	}
+	text = cmp.Or(text, "error "+strconv.Itoa(e.Code))
 	return toValidUTF8(text)
 }
 

@@ -1,6 +1,7 @@
 package claude
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"strings"
@@ -34,10 +35,7 @@ func (n *Normalizer) readAssistant(m wire.Raw) bool {
 	if t.main {
 		n.tally.active, n.tally.asked, n.tally.failed = true, false, ""
 	}
-	id := message.TextAt("id")
-	if id == "" {
-		id = m.TextAt("uuid")
-	}
+	id := cmp.Or(message.TextAt("id"), m.TextAt("uuid"))
 	if model != synthetic {
 		n.enterMessage(t, id, model, message)
 	}
@@ -167,9 +165,7 @@ func (t *thread) streamedCall(id string) *block {
 // assistantError is a message with which the program tells that the API failed.
 func (n *Normalizer) assistantError(t *thread, m wire.Raw, kind string) {
 	message := contentText(m.Get("message", "content"))
-	if kind == "" {
-		kind = agent.APIErrorType(int(integerAt(m, "apiErrorStatus")), "")
-	}
+	kind = cmp.Or(kind, agent.APIErrorType(int(integerAt(m, "apiErrorStatus")), ""))
 	n.emitForThread(t, &wire.AgentError{
 		ErrorType: kind, Message: message, Details: m, Severity: wire.SeverityError,
 		Phase: "model", Status: int(integerAt(m, "apiErrorStatus")), ResetsAt: n.limitOver(kind),

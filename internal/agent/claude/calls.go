@@ -114,10 +114,7 @@ func (n *Normalizer) toolEvent(t *thread, id string, c *toolCall, b, m, structur
 		DurationMs: n.millisSince(c.at), Point: pointOf(t, m),
 	}
 	if isTrue(b, "is_error") {
-		p.Error = contentText(output)
-		if p.Error == "" {
-			p.Error = "failed without a message"
-		}
+		p.Error = cmp.Or(contentText(output), "failed without a message")
 		if n.isCutOff(id, c, p.Error) {
 			p.Error = wire.CallInterrupted
 			return p

@@ -1,6 +1,8 @@
 package claude
 
 import (
+	"cmp"
+
 	"code.wake.dev/wake/internal/agent/parent"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -21,9 +23,7 @@ func (n *Normalizer) controlRequest(m wire.Raw) bool {
 
 func (n *Normalizer) permissionRequired(m, r wire.Raw) bool {
 	id, name := r.TextAt("tool_use_id"), r.TextAt("tool_name")
-	if id == "" {
-		id = m.TextAt("request_id")
-	}
+	id = cmp.Or(id, m.TextAt("request_id"))
 	if id == "" || name == "" {
 		return false
 	}

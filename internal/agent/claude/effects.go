@@ -1,6 +1,7 @@
 package claude
 
 import (
+	"cmp"
 	"slices"
 
 	"code.wake.dev/wake/pkg/wire"
@@ -19,10 +20,7 @@ func (n *Normalizer) emitEffects(c *toolCall, structured wire.Raw) {
 }
 
 func (n *Normalizer) fileChanged(c *toolCall, structured wire.Raw) {
-	path := c.input.TextAt("file_path")
-	if path == "" {
-		path = c.input.TextAt("notebook_path")
-	}
+	path := cmp.Or(c.input.TextAt("file_path"), c.input.TextAt("notebook_path"))
 	if path == "" {
 		return
 	}
@@ -67,9 +65,7 @@ func todoOf(item wire.Raw) wire.Todo {
 	todo := wire.Todo{
 		ID: item.TextAt("id"), Content: item.TextAt("content"), Status: item.TextAt("status"), ActiveForm: item.TextAt("activeForm"),
 	}
-	if todo.Status == "" {
-		todo.Status = "pending"
-	}
+	todo.Status = cmp.Or(todo.Status, "pending")
 	todo.Rest = remainingFields(item, "id", "content", "status", "activeForm")
 	return todo
 }
@@ -144,9 +140,7 @@ func (l *todos) replaceItems(tasks []wire.Raw) bool {
 	changed := len(tasks) != len(l.items)
 	for i, task := range tasks {
 		t := wire.Todo{ID: task.TextAt("id"), Content: task.TextAt("subject"), Status: task.TextAt("status")}
-		if t.Status == "" {
-			t.Status = "pending"
-		}
+		t.Status = cmp.Or(t.Status, "pending")
 		if j := slices.IndexFunc(l.items, func(o wire.Todo) bool { return o.ID == t.ID }); j >= 0 {
 			t.ActiveForm = l.items[j].ActiveForm
 		}

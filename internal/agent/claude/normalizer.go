@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"maps"
 	"slices"
 
 	"code.wake.dev/wake/internal/agent"
@@ -177,12 +178,8 @@ func NewNormalizer(o NormalizerOptions) *Normalizer {
 			o.Source = "transcript"
 		}
 	}
-	if o.Provider == "" {
-		o.Provider = "claude"
-	}
-	if o.Blocks == "" {
-		o.Blocks = agent.BlocksFallback
-	}
+	o.Provider = cmp.Or(o.Provider, "claude")
+	o.Blocks = cmp.Or(o.Blocks, agent.BlocksFallback)
 	return &Normalizer{
 		opt:        o,
 		started:    o.Started,
@@ -226,18 +223,14 @@ func (n *Normalizer) releaseEvents() []*wire.Event {
 	out := n.held
 	n.held = nil
 	for _, e := range out {
-		if e.Timestamp == 0 {
-			e.Timestamp = n.at
-		}
+		e.Timestamp = cmp.Or(e.Timestamp, n.at)
 	}
 	return out
 }
 
 func (n *Normalizer) setTime(at int64) {
 	n.at = at
-	if n.first == 0 {
-		n.first = at
-	}
+	n.first = cmp.Or(n.first, at)
 }
 
 // emitMalformed passes on a line that is no JSON: as a string if it is text, else
@@ -297,9 +290,7 @@ func messageName(m wire.Raw) string {
 // emit appends an event, with what all events share.
 func (n *Normalizer) emit(e *wire.Event) {
 	e.Timestamp = n.at
-	if e.SessionID == "" {
-		e.SessionID = n.session
-	}
+	e.SessionID = cmp.Or(e.SessionID, n.session)
 	n.out = append(n.out, e)
 }
 
@@ -397,11 +388,7 @@ type tally struct {
 
 // orderedThreads returns the threads, the main one first.
 func (n *Normalizer) orderedThreads() []*thread {
-	var out []*thread
-	for _, t := range n.threads {
-		out = append(out, t)
-	}
-	slices.SortFunc(out, func(a, b *thread) int {
+	return slices.SortedFunc(maps.Values(n.threads), func(a, b *thread) int {
 		if a.main != b.main {
 			if a.main {
 				return -1
@@ -410,7 +397,6 @@ func (n *Normalizer) orderedThreads() []*thread {
 		}
 		return cmp.Or(cmp.Compare(a.parent, b.parent), cmp.Compare(a.agent, b.agent))
 	})
-	return out
 }
 
 func (n *Normalizer) threadOf(key string) *thread {

@@ -1,6 +1,7 @@
 package claude
 
 import (
+	"cmp"
 	"strings"
 
 	"code.wake.dev/wake/internal/agent"
@@ -97,10 +98,7 @@ func errorResponse(id, problem string) controlResponse {
 // permissionVerdict is the answer to can_use_tool.
 func permissionVerdict(v agent.Verdict, input wire.Raw) map[string]any {
 	if !v.Allow {
-		note := v.Note
-		if note == "" {
-			note = "denied"
-		}
+		note := cmp.Or(v.Note, "denied")
 		return map[string]any{"behavior": "deny", "message": note}
 	}
 	if len(v.UpdatedInput) > 0 {

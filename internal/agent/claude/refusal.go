@@ -35,14 +35,7 @@ func isFeigned(message string) bool {
 
 // isMissingResult recognises what the program writes where it has no result.
 func isMissingResult(message string) bool {
-	for _, prefix := range []string{
-		"[Tool call interrupted: ", "[Agent call interrupted: ", "[Tool result missing ", "[Tool call result not in this copy: ",
-	} {
-		if strings.HasPrefix(message, prefix) {
-			return true
-		}
-	}
-	return false
+	return hasAnyPrefix(message, "[Tool call interrupted: ", "[Agent call interrupted: ", "[Tool result missing ", "[Tool call result not in this copy: ")
 }
 
 // isCutOff reports whether the error of a call says that it was interrupted, not that it failed

@@ -1,6 +1,7 @@
 package claude
 
 import (
+	"cmp"
 	"strings"
 
 	"code.wake.dev/wake/internal/agent"
@@ -156,13 +157,8 @@ func fullAnswer(result, answer string) string {
 }
 
 func (n *Normalizer) resultError(m wire.Raw, subtype string) *wire.AgentError {
-	message := strings.Join(stringsOf(m.Get("errors")), "; ")
-	if message == "" {
-		message = m.TextAt("result")
-	}
-	if message == "" {
-		message = subtype
-	}
+	message := cmp.Or(strings.Join(stringsOf(m.Get("errors")), "; "), m.TextAt("result"))
+	message = cmp.Or(message, subtype)
 	p := &wire.AgentError{
 		ErrorType: subtype, Message: message, Details: m, Severity: wire.SeverityError,
 		Phase: "model", Status: int(integerAt(m, "api_error_status")),

@@ -1,6 +1,7 @@
 package claude
 
 import (
+	"cmp"
 	"fmt"
 
 	"code.wake.dev/wake/internal/agent"
@@ -55,9 +56,7 @@ func (n *Normalizer) systemInit(m wire.Raw) {
 // emitRetry is a call of the API that failed and will be made again.
 func (n *Normalizer) emitRetry(m wire.Raw) {
 	status := int(integerAt(m, "error_status"))
-	if status == 0 {
-		status = int(integerAt(m, "error", "status"))
-	}
+	status = cmp.Or(status, int(integerAt(m, "error", "status")))
 	kind := m.TextAt("error")
 	if kind == "" || kind == "unknown" {
 		kind = wire.ErrorNetwork
@@ -90,10 +89,7 @@ func (n *Normalizer) readStatus(m wire.Raw) bool {
 	if m.TextAt("compact_result") != "failed" {
 		return false
 	}
-	reason := m.TextAt("compact_error")
-	if reason == "" {
-		reason = "failed"
-	}
+	reason := cmp.Or(m.TextAt("compact_error"), "failed")
 	n.emitForMain(&wire.Compaction{Error: reason, Details: withoutKeys(m, "type", "subtype", "uuid", "session_id")})
 	return true
 }
@@ -112,14 +108,8 @@ func (n *Normalizer) emitCompaction(meta wire.Raw) {
 }
 
 func (n *Normalizer) emitHookFired(m wire.Raw) {
-	event := m.TextAt("hook_event")
-	if event == "" {
-		event = "unknown"
-	}
-	output := m.TextAt("output")
-	if output == "" {
-		output = m.TextAt("stdout")
-	}
+	event := cmp.Or(m.TextAt("hook_event"), "unknown")
+	output := cmp.Or(m.TextAt("output"), m.TextAt("stdout"))
 	p := &wire.HookFired{
 		HookEvent: event, HookName: m.TextAt("hook_name"), Decision: m.TextAt("outcome"),
 		ExitCode: optInteger(m, "exit_code"), Output: output, Error: m.TextAt("stderr"),
@@ -134,10 +124,7 @@ func (n *Normalizer) permissionDenied(m wire.Raw) bool {
 		return false
 	}
 	n.denied[id] = true
-	by := m.TextAt("decision_reason_type")
-	if by == "" {
-		by = "rule"
-	}
+	by := cmp.Or(m.TextAt("decision_reason_type"), "rule")
 	n.emitForCall(id, &wire.PermissionDecided{Decision: wire.DecisionDeny, By: by, Note: m.TextAt("message")})
 	return true
 }

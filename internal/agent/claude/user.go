@@ -1,6 +1,7 @@
 package claude
 
 import (
+	"slices"
 	"strings"
 
 	"code.wake.dev/wake/pkg/wire"
@@ -86,12 +87,11 @@ const localCommand = "<command-name>"
 // programText recognises by their beginning what the program writes in the
 // user's name: notes of an interruption, and local commands with their output.
 func programText(content string) bool {
-	for _, prefix := range []string{"[Request interrupted by user", "<local-command-", localCommand, "<command-message>", "<bash-", taskNotification} {
-		if strings.HasPrefix(content, prefix) {
-			return true
-		}
-	}
-	return false
+	return hasAnyPrefix(content, "[Request interrupted by user", "<local-command-", localCommand, "<command-message>", "<bash-", taskNotification)
+}
+
+func hasAnyPrefix(s string, prefixes ...string) bool {
+	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(s, p) })
 }
 
 // adoptThread finds the call that started a sub-agent with messages in the

@@ -1,6 +1,7 @@
 package native
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -111,9 +112,7 @@ func addOptional[N int64 | float64](a, b *N) *N {
 func (s *session) usageOf(a modelAnswer, id string) *wire.Usage {
 	u := a.usage
 	u.ContextWindow = s.limits.context
-	if u.MessageID == "" {
-		u.MessageID = id
-	}
+	u.MessageID = cmp.Or(u.MessageID, id)
 	if counted := u.InputTokens != 0 || u.OutputTokens != 0 || u.ContextTokens != 0; counted && s.price != nil {
 		u.CostUsd, u.CostSource = new(s.price.Of(u, a.hour)), s.price.Source
 	}

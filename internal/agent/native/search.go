@@ -2,6 +2,7 @@ package native
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -100,9 +101,7 @@ func (w workspace) walkFiles(ctx context.Context, folder string, visit func(root
 		if rel == "." {
 			below = path
 		}
-		if below == "" {
-			below = slash.Base(path)
-		}
+		below = cmp.Or(below, slash.Base(path))
 		return visit(root, path, below)
 	})
 	if errors.Is(err, errEnough) {

@@ -21,6 +21,7 @@ package journal
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/rand"
@@ -361,9 +362,7 @@ func (r *reader) nextRecord() (Record, error) {
 		return Record{}, errCut
 	}
 	most := r.limit
-	if most == 0 {
-		most = limit
-	}
+	most = cmp.Or(most, limit)
 	length := binary.BigEndian.Uint32(head[:])
 	if length < header || int64(length) > int64(most) {
 		return Record{}, errCut

@@ -133,9 +133,7 @@ func (c *claude) run() error {
 	}
 	go c.read()
 	c.hear(func() bool { return c.prompt != "" })
-	if c.script == "" {
-		c.script = c.prompt
-	}
+	c.script = cmp.Or(c.script, c.prompt)
 	if err := c.understand(); err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ package apitest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -189,12 +190,8 @@ func (r *Reply) writeTo(w http.ResponseWriter, n int) {
 
 func (r *Reply) writeStream(b *bytes.Buffer, n int) {
 	input, output := r.Input, r.Output
-	if input == 0 {
-		input = 100
-	}
-	if output == 0 {
-		output = 10
-	}
+	input = cmp.Or(input, 100)
+	output = cmp.Or(output, 10)
 	told := int64(1)
 	if input, output = max(0, input), max(0, output); output == 0 {
 		told = 0
