@@ -114,11 +114,6 @@ func (o *resumeOptions) takeRun(args []string) []string {
 	return args
 }
 
-// resumeSession is `wake --resume SESSION`.
-func (a orderVerbs) resumeSession(ctx context.Context, id string, o resumeOptions) error {
-	return a.resumeRun(ctx, o, func(s *verbSession) (string, error) { return s.FindSession(ctx, id) })
-}
-
 // resumeRun resumes the run that find finds.
 func (a orderVerbs) resumeRun(ctx context.Context, o resumeOptions, find func(*verbSession) (string, error)) error {
 	s, err := a.openSession(ctx)

@@ -80,7 +80,7 @@ Exit codes: 0 done, 1 failed, 2 wrong use, 3 server not reachable, 4 the run fai
 			if err := o.checkFlags(cmd.Flags()); err != nil {
 				return err
 			}
-			return orderVerbs{a}.resumeSession(cmd.Context(), session, o)
+			return orderVerbs{a}.resumeRun(cmd.Context(), o, func(s *verbSession) (string, error) { return s.FindSession(cmd.Context(), session) })
 		},
 	}
 	cmd.Flags().StringVar(&session, "resume", "", "wake the run of this `session` of an agent, or of the beginning of one; takes the flags of wake resume")

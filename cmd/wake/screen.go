@@ -168,7 +168,7 @@ func (s *screen) showEvent(pos uint64, e *wire.Event) error {
 	p.noteCall(e)
 	step := p.lines.Step(pos, e)
 	at := time.UnixMilli(e.Timestamp)
-	if step.Op == timeline.Add && !isStreamed(e) {
+	if step.Op == timeline.Add && e.Type().Kind() != wire.KindDelta {
 		s.endPieces(e.Node(), p, func(growingLine) bool { return true })
 		call := timeline.CallOf(e, func(string) string { return "" })
 		s.writeWhole(e.Node(), growingLine{at: at, class: step.Type, parent: e.Parent, text: step.Text, call: call})
@@ -187,9 +187,6 @@ func (s *screen) showEvent(pos uint64, e *wire.Event) error {
 	s.wholeLines(e.Node(), p)
 	return s.err
 }
-
-// isStreamed reports whether e is a piece of a line.
-func isStreamed(e *wire.Event) bool { return e.Type().Kind() == wire.KindDelta }
 
 // applyStep lengthens a piece. A line that is replaced as a whole is shown as it was
 // streamed if a part of it is on the screen already.

@@ -176,11 +176,6 @@ func fleetText(f wire.TopResponse, v fleetView) string {
 	return text
 }
 
-// dispensableColumns are columns that a narrow terminal goes without, these first.
-func dispensableColumns() []string {
-	return []string{"TOOLS", "TOKENS", "FLOW", "COST", "TOOK", "ALERTS", "CONTEXT", "LAST", "NAME"}
-}
-
 // minText is how much of the last column there should be room for.
 const minText = 30
 
@@ -201,7 +196,7 @@ func alignColumns(rows [][]string, width int) []string {
 	}
 	last := len(widths) - 1
 	widths[last] = max(1, widths[last])
-	for _, name := range dispensableColumns() {
+	for _, name := range []string{"TOOLS", "TOKENS", "FLOW", "COST", "TOOK", "ALERTS", "CONTEXT", "LAST", "NAME"} {
 		if c := slices.Index(rows[0], name); width > 0 && total-widths[last]+min(widths[last], minText) > width {
 			total -= widths[c] + 2
 			widths[c] = 0

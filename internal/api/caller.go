@@ -17,10 +17,6 @@ func CallerOf(ctx context.Context) access.Caller {
 	return c
 }
 
-func notTheirs(c access.Caller) *wire.APIError {
-	return &wire.APIError{Code: wire.CodeDenied, Message: fmt.Sprintf("the credentials of %s are for run %s", c.Name, c.Run), Hint: "name this run, by its id"}
-}
-
 // identifyCaller returns the context of a request with its caller, and refuses what the caller
 // may not ask. It refuses a request without a caller where the server names the callers of all
 // requests from other accounts.
@@ -35,7 +31,7 @@ func (r *request) identifyCaller(ctx context.Context, e Endpoint, header string)
 		r.problem = &wire.APIError{Code: wire.CodeDenied, Message: "the user of the request isn't known", Hint: "connect with credentials that wake auth makes"}
 	case c.Run == "":
 	case !e.ofRun, c.Run != run, r.body.Get("agentId") != nil:
-		r.problem = notTheirs(c)
+		r.problem = &wire.APIError{Code: wire.CodeDenied, Message: fmt.Sprintf("the credentials of %s are for run %s", c.Name, c.Run), Hint: "name this run, by its id"}
 	}
 	return context.WithValue(ctx, callerKey{}, c)
 }

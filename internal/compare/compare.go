@@ -83,7 +83,7 @@ func Runs(a, b Side, common *wire.DiffCommon) wire.DiffResponse {
 		A: runFacts(a), B: runFacts(b), Common: common,
 		Flow:  a.State.DefinitionHash != b.State.DefinitionHash,
 		Input: differingPair(a.State.Input, b.State.Input),
-		State: differingValues("", a.State.State, b.State.State),
+		State: diffValues("", a.State.State, b.State.State, 0),
 		Tools: toolChanges(a.Steps, b.Steps), Missing: a.Missing + b.Missing,
 	}
 	stepsA, stepsB := byNode(a.Steps), byNode(b.Steps)

@@ -76,9 +76,6 @@ func trimOutput(fields map[string]any, depth int) (trimmed bool) {
 // maxDepth bounds how far differences of objects are told apart by their fields.
 const maxDepth = 6
 
-// differingValues lists the fields in which two values differ, by their paths.
-func differingValues(path string, a, b wire.Raw) []wire.DiffValue { return diffValues(path, a, b, 0) }
-
 func diffValues(path string, a, b wire.Raw, depth int) []wire.DiffValue {
 	if isSame(a, b) {
 		return nil

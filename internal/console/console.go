@@ -6,7 +6,6 @@
 package console
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -241,9 +240,6 @@ func callVerb[A any](ctx context.Context, s *Console, verb string, q any) (A, er
 	}
 	return api.Call[A](ctx, l.nc, s.c.Names, verb, q)
 }
-
-// byOf names the sender of a command.
-func (s *Console) byOf(u *user) string { return cmp.Or(u.name, s.c.By, "console") }
 
 // IsLoopback reports whether a host is this machine.
 func IsLoopback(host string) bool {

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"net/http"
@@ -41,7 +42,7 @@ func (s *Console) giveCommand(w http.ResponseWriter, r *http.Request) {
 		s.tellVerdict(w, verdictOf("", wire.CommandResponse{}, err))
 		return
 	}
-	c.RunID, c.By = run, s.byOf(userOfRequest(r))
+	c.RunID, c.By = run, cmp.Or(userOfRequest(r).name, s.c.By, "console")
 	answer, err := l.client.Do(r.Context(), c)
 	s.tellVerdict(w, verdictOf(c.Type, answer, err))
 }

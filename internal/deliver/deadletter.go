@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"slices"
 	"strings"
 	"time"
 
@@ -130,5 +129,3 @@ func removeLetter(ctx context.Context, log *eventlog.Log, id uint64) error {
 	}
 	return nil
 }
-
-func isSelected(ids []uint64, id uint64) bool { return len(ids) == 0 || slices.Contains(ids, id) }

@@ -3,6 +3,7 @@ package deliver
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 
 	"github.com/nats-io/nats.go"
@@ -107,7 +108,7 @@ func (t *target) retryLetters(ctx context.Context, ids []uint64) (wire.SinkRespo
 			}
 			return r, err
 		}
-		if !isSelected(ids, l.ID) {
+		if len(ids) > 0 && !slices.Contains(ids, l.ID) {
 			continue
 		}
 		if r.Problem != "" || ctx.Err() != nil {

@@ -68,7 +68,7 @@ func (p plan) decideAlert(r targetRecord, pos uint64, a *wire.Alert, stored, now
 	hold := func(reason, key string, due time.Time) (targetRecord, bool) {
 		return r.holdAlert(reason, key, pos, a, due), false
 	}
-	if now.Sub(stored) > p.cfg.maxAge() {
+	if now.Sub(stored) > cmp.Or(p.cfg.Expire, 24*time.Hour) {
 		return hold(reasonLate, reasonLate, now.Add(lateWait))
 	}
 	if end, quiet := rule.Quiet.quietEnd(now); quiet && severityRank(a.Severity) < severityRank(rule.Quiet.Pass) {

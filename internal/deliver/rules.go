@@ -1,7 +1,6 @@
 package deliver
 
 import (
-	"cmp"
 	"path"
 	"regexp"
 	"slices"
@@ -168,10 +167,6 @@ func (q *Quiet) timeOfDay(y int, m time.Month, d int, since time.Duration) time.
 
 // isEndless reports whether quiet hours never end.
 func (q *Quiet) isEndless() bool { return q.from == q.to && (len(q.Days) == 0 || len(q.Days) == 7) }
-
-func (s *Sink) attemptTimeout() time.Duration { return cmp.Or(s.Timeout, 10*time.Second) }
-func (s *Sink) maxAttempts() int              { return cmp.Or(s.Attempts, 30) }
-func (s *Sink) maxAge() time.Duration         { return cmp.Or(s.Expire, 24*time.Hour) }
 
 var urls = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^\s"']+`) })
 

@@ -1,6 +1,7 @@
 package deliver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -272,7 +273,7 @@ func (t *target) deliverNotification(ctx context.Context, n Notification, pos ui
 		t.tried.Count++
 		t.rec.Tried = t.tried
 		span.AddEvent(tracing.AttemptFailed, trace.WithAttributes(tracing.Kind(err)))
-		if failure, ok := errors.AsType[*sendError](err); ok && failure.final || t.tried.Count >= t.cfg.maxAttempts() {
+		if failure, ok := errors.AsType[*sendError](err); ok && failure.final || t.tried.Count >= cmp.Or(t.cfg.Attempts, 30) {
 			tracing.Fail(span, err)
 			return t.storeLetter(ctx, n, pos, err)
 		}
@@ -315,7 +316,7 @@ func (t *target) attemptDelivery(ctx context.Context, n Notification) error {
 // trySend sends a notification once. An attempt that has begun is finished even if ctx
 // ends. Its error is a [*sendError] without secrets.
 func trySend(ctx context.Context, s sender, cfg *Sink, n Notification) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.attemptTimeout())
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(cfg.Timeout, 10*time.Second))
 	defer cancel()
 	err := s.sendNotification(ctx, n)
 	if err == nil {

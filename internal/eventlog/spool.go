@@ -387,15 +387,11 @@ func (s *spool) resolveOldest(n int) {
 		k := min(n, g.frames)
 		g.frames -= k
 		n -= k
-		if g.frames > 0 || s.isWriting(g) {
+		if g.frames > 0 || s.writing && g == s.segments[len(s.segments)-1] {
 			return
 		}
 		s.dropOldest()
 	}
-}
-
-func (s *spool) isWriting(g *spoolSegment) bool {
-	return s.writing && g == s.segments[len(s.segments)-1]
 }
 
 // dropOldest removes the oldest segment.

@@ -151,14 +151,10 @@ func (s *sessionWriter) handleEvent(e *wire.Event) error {
 	if !s.c.sessions[s.current] {
 		return nil
 	}
-	if !isPiece(e.Type()) {
+	if e.Type() != wire.TypeAgentTextDelta && e.Type() != wire.TypeAgentThinkingDelta {
 		s.endPiece()
 	}
 	return s.addPayload(e)
-}
-
-func isPiece(t wire.Type) bool {
-	return t == wire.TypeAgentTextDelta || t == wire.TypeAgentThinkingDelta
 }
 
 func (s *sessionWriter) addPayload(e *wire.Event) error {

@@ -35,7 +35,7 @@ var pageHTML string
 // them in the file.
 func HTML(w io.Writer, r Run, events Events) (Result, error) {
 	page, err := template.New("page").Funcs(template.FuncMap{
-		"number": groupDigits, "took": timeline.Took, "size": formatBytes,
+		"number": groupDigits, "took": timeline.Took, "size": func(n int) string { return groupDigits(int64(n)) + " bytes" },
 	}).Parse(graph.Template + pageHTML)
 	if err != nil {
 		return Result{}, err
@@ -463,8 +463,6 @@ func elapsedText(first, at int64) string {
 }
 
 func formatDollars(x float64) string { return fmt.Sprintf("$%.4f", x) }
-
-func formatBytes(n int) string { return groupDigits(int64(n)) + " bytes" }
 
 // groupDigits writes n in groups of three digits.
 func groupDigits(n any) string {

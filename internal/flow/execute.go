@@ -122,9 +122,9 @@ func (p *planner) executeAsk(id string, n wire.NodeState) bool {
 		return true
 	}
 	for _, c := range p.s.Inbox {
-		if prompt := c.Command.TextAt("promptId"); prompt == n.PromptID && commandType(c) == "reply" {
+		if prompt := c.Command.TextAt("promptId"); prompt == n.PromptID && textOf(c.Command, "type") == "reply" {
 			p.emit(n.Exec, &wire.InputReceived{
-				Target: id, PromptID: n.PromptID, Content: contentOf(c.Command), By: textOf(c.Command, "by"),
+				Target: id, PromptID: n.PromptID, Content: firstRaw(c.Command.Get("content"), c.Command.Get("message"), wire.Null), By: textOf(c.Command, "by"),
 			})
 			return true
 		}
@@ -164,12 +164,5 @@ func choicesOf(input wire.Raw) []string {
 	}
 	return out
 }
-
-// contentOf is the answer that a reply carries: its content, else its message.
-func contentOf(command wire.Raw) wire.Raw {
-	return firstRaw(command.Get("content"), command.Get("message"), wire.Null)
-}
-
-func commandType(c wire.InboxEntry) string { return textOf(c.Command, "type") }
 
 func textOf(v wire.Raw, name string) string { return v.Get(name).Plain() }

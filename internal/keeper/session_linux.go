@@ -31,8 +31,6 @@ type allowance struct {
 	more  chan struct{} // holds one token when there may be more
 }
 
-func newAllowance() *allowance { return &allowance{bytes: window, more: make(chan struct{}, 1)} }
-
 func (a *allowance) addCredit(n int) {
 	a.mu.Lock()
 	a.bytes += n
@@ -150,7 +148,7 @@ func (c *runnerSession) startProgram(m start) {
 		_ = c.sendJSON(msgStarted, startedMessage{Program: m.Program, Error: err.Error(), Missing: errors.Is(err, errMissing)})
 		return
 	}
-	a := newAllowance()
+	a := &allowance{bytes: window, more: make(chan struct{}, 1)}
 	c.mu.Lock()
 	if c.credits == nil {
 		c.credits = map[uint32]*allowance{}

@@ -125,10 +125,6 @@ type frameMaker struct {
 	once   sync.Once
 }
 
-func newFrameMaker() *frameMaker {
-	return &frameMaker{frames: make(chan Frame, 16), gone: make(chan struct{})}
-}
-
 // passFrame gives a piece of output to the reader of the frames.
 func (s *frameMaker) passFrame(d Direction, data []byte) {
 	s.mu.Lock()

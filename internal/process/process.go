@@ -137,7 +137,7 @@ func (p *child) startWithPipes(c Config) (*Process, error) {
 
 // makeFrames makes frames of the program's output.
 func (p *child) makeFrames(started *Process, stdin *os.File) {
-	p.spoken = newFrameMaker()
+	p.spoken = &frameMaker{frames: make(chan Frame, 16), gone: make(chan struct{})}
 	streams := map[Direction]io.ReadCloser{Out: started.Stdout}
 	if started.Stderr != nil {
 		streams[Err] = started.Stderr

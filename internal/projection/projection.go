@@ -288,7 +288,8 @@ func (p *Projection[V]) workDue(ctx context.Context) time.Duration {
 		p.commitDue(ctx, now)
 	}
 	p.evictValues()
-	p.setGauges(len(p.runs), p.commit.position.Seq)
+	p.metrics.runs.Set(float64(len(p.runs)))
+	p.metrics.position.Set(float64(p.commit.position.Seq))
 	return p.untilDue(now)
 }
 
@@ -343,9 +344,4 @@ func newMetrics(service string) metrics {
 		runs:     s.Gauge("runs", "Runs in memory."),
 		position: s.Gauge("position", "Position in the log below which everything is saved."),
 	}
-}
-
-func (m metrics) setGauges(runs int, position uint64) {
-	m.runs.Set(float64(runs))
-	m.position.Set(float64(position))
 }

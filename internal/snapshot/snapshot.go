@@ -88,12 +88,7 @@ func Open(ctx context.Context, log *eventlog.Log) (*Store, error) {
 // Load returns the snapshot of a run, or [ErrNotFound]. With an [ErrUnusable] it
 // still returns the revision, so that the snapshot can be replaced.
 func (s *Store) Load(ctx context.Context, runID string) (Stored, error) {
-	return loadStored(ctx, s.log, runID, s.valueReader(ctx, runID))
-}
-
-// valueReader reads the value of a run.
-func (s *Store) valueReader(ctx context.Context, runID string) func() ([]byte, uint64, error) {
-	return func() ([]byte, uint64, error) { return s.kv.Get(ctx, s.log.Names().SnapshotKey(runID)) }
+	return loadStored(ctx, s.log, runID, func() ([]byte, uint64, error) { return s.kv.Get(ctx, s.log.Names().SnapshotKey(runID)) })
 }
 
 func loadStored(ctx context.Context, log eventlog.Reader, runID string, get func() ([]byte, uint64, error)) (Stored, error) {

@@ -99,7 +99,7 @@ func sanitizeNext(b *strings.Builder, s string, i int) int {
 		b.WriteRune(visibleSign(r))
 	case r < ' ' && r != '\n' && r != '\t', r == 0x7f:
 		b.WriteRune(visibleSign(r))
-	case isJoiner(r):
+	case r == 0x200c || r == 0x200d: // ZWNJ, ZWJ
 		if joinerBelongs(s, i, size) {
 			b.WriteRune(r)
 		}
@@ -121,9 +121,6 @@ func visibleSign(r rune) rune {
 	}
 	return utf8.RuneError
 }
-
-// isJoiner reports whether r is ZWNJ or ZWJ.
-func isJoiner(r rune) bool { return r == 0x200c || r == 0x200d }
 
 // joinerBelongs reports whether the joiner at s[i:i+size] stands between characters of
 // scripts, or emoji, that use it.

@@ -46,11 +46,6 @@ var (
 	worktreeLine = regexp.MustCompile(`(?mi)^[ \t]*worktree[ \t]*=[ \t]*([^"\\\n]+)\n`)
 )
 
-// ownConfig makes the configuration of a repository away from its files that of one beside its files.
-func ownConfig(content []byte) []byte {
-	return worktreeLine.ReplaceAll(bareLine.ReplaceAll(content, nil), nil)
-}
-
 // filterConfig returns what travels of a repository's configuration: keys that are known to name no command, written as git
 // writes them. It also returns the names of the others, and why the repository can't travel, if it can't.
 func filterConfig(content []byte) (kept []byte, dropped []string, problem string) {

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -35,10 +34,6 @@ type scan struct {
 	watch  *watch
 	full   bool        // each folder is read
 	locked atomic.Bool // a repository is being written
-}
-
-func newScan(limits Limits) *scan {
-	return &scan{tally: tally{limits: limits}, begun: time.Now(), slots: make(chan struct{}, runtime.GOMAXPROCS(0))}
 }
 
 // keepFolder takes over what the last scan has found in a folder.
@@ -389,7 +384,7 @@ func (s *scan) scanSpecial(dir int, n *node, path, gitPath []string, isLinked bo
 		return false, err
 	}
 	if isLinked && gitPath[0] == "config" {
-		content = ownConfig(content)
+		content = worktreeLine.ReplaceAll(bareLine.ReplaceAll(content, nil), nil)
 	}
 	if problem := gitProblem(gitPath, content); problem != "" {
 		return false, newRefusal("repository %q %s", cmp.Or(strings.Join(path[:len(path)-len(gitPath)-1], "/"), "."), problem)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 
+	"code.wake.dev/wake/internal/conversation"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/pkg/wire"
@@ -280,7 +281,7 @@ type SubscribeOptions struct {
 //	          context_compression, storage_failure
 func (a *Agent) Subscribe(ctx context.Context, channels []Channel, o SubscribeOptions) iter.Seq2[Envelope, error] {
 	return func(yield func(Envelope, error) bool) {
-		p, cursor := newProjection(), uint64(0)
+		p, cursor := &projection{talks: map[string]*conversation.Conversation{}, agents: map[speaker]*agentView{}}, uint64(0)
 		q := eventlog.Query{Run: a.ID, From: o.Since.Seq + 1}
 		for e, err := range a.client.reader.Follow(ctx, q) {
 			if err != nil {

@@ -92,10 +92,6 @@ type agentView struct {
 	breakpoint string
 }
 
-func newProjection() *projection {
-	return &projection{talks: map[string]*conversation.Conversation{}, agents: map[speaker]*agentView{}}
-}
-
 // projectEvent returns what an event at a position means.
 func (p *projection) projectEvent(pos uint64, e *wire.Event) []Event {
 	p.out, p.in = nil, e

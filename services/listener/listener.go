@@ -199,7 +199,7 @@ func (l *Listener) taleOf(session string) (*tale, error) {
 		if len(l.tales) >= maxTales {
 			return nil, errMany
 		}
-		t = newTale(session, l)
+		t = &tale{session: session, l: l, asked: map[string]*permissionRequest{}, heard: time.Now()}
 		l.tales[session] = t
 	}
 	return t, nil

@@ -52,10 +52,6 @@ type callDecision struct {
 	verdict       report.Verdict
 }
 
-func newTale(id string, l *Listener) *tale {
-	return &tale{session: id, l: l, asked: map[string]*permissionRequest{}, heard: time.Now()}
-}
-
 // decisionOf returns the decision that an entry of the log records.
 func decisionOf(e eventlog.Entry) (d callDecision, ok bool) {
 	if e.Event == nil {

@@ -1,12 +1,16 @@
 package claude
 
-import "code.wake.dev/wake/pkg/wire"
+import (
+	"bytes"
+
+	"code.wake.dev/wake/pkg/wire"
+)
 
 // Line returns the events of one line, which arrived at the given time (Unix ms). The events don't
 // share memory with line. Lines of a transcript have their own time.
 func (n *Normalizer) Line(at int64, line []byte) []*wire.Event {
 	n.beginLine(at)
-	if len(trimLine(line)) == 0 {
+	if len(bytes.TrimSpace(line)) == 0 {
 		return nil
 	}
 	m, err := wire.RawFromJSON(line)

@@ -206,8 +206,6 @@ func parseMillis(s string) int64 {
 // toValidUTF8 returns s in UTF-8.
 func toValidUTF8(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
-func trimLine(line []byte) []byte { return bytes.TrimSpace(line) }
-
 // lineValue returns the value of a line: a string, or bytes if it isn't UTF-8.
 func lineValue(line []byte) wire.Raw {
 	if utf8.Valid(line) {

@@ -35,6 +35,7 @@ import (
 
 	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/internal/agent/parent"
+	"code.wake.dev/wake/internal/agent/pipe"
 	"code.wake.dev/wake/internal/flow"
 	"code.wake.dev/wake/internal/process"
 	"code.wake.dev/wake/pkg/wire"
@@ -85,7 +86,7 @@ func (p *Provider) Start(ctx context.Context, r agent.Request) (agent.Session, e
 	d := *p
 	d.Binary, d.Grace, d.Linger = cmp.Or(d.Binary, "codex"), cmp.Or(d.Grace, 5*time.Second), cmp.Or(d.Linger, 10*time.Second)
 	d.Logger = cmp.Or(d.Logger, slog.New(slog.DiscardHandler)).With("run_id", r.RunID, "node_id", r.NodeID)
-	return newSession(ctx, d, r, prompt), nil
+	return &session{Program: pipe.NewProgram(ctx, r, d.Grace, d.Logger, nil), provider: d, request: r, prompt: prompt, f: newFold(r)}, nil
 }
 
 // refuseOptions fails for what Codex has no word for: a caller with a bound counts on it.

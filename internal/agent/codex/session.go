@@ -32,10 +32,6 @@ type session struct {
 	lost bool // the program was never asked anything; under Mu
 }
 
-func newSession(ctx context.Context, p Provider, r agent.Request, prompt string) *session {
-	return &session{Program: pipe.NewProgram(ctx, r, p.Grace, p.Logger, nil), provider: p, request: r, prompt: prompt, f: newFold(r)}
-}
-
 // programName is that of the first program among those of its host. Those of messages have the command's id behind it, so that
 // the next session finds them.
 const programName = "agent"

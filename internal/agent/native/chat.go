@@ -21,10 +21,6 @@ type chatAPI struct {
 	base, key string
 }
 
-func newChatAPI(client *http.Client, base, key string) *chatAPI {
-	return &chatAPI{client: client, base: strings.TrimSuffix(cmp.Or(base, "https://api.openai.com/v1"), "/"), key: key}
-}
-
 // modelLimits knows none: the API doesn't tell them.
 func (a *chatAPI) modelLimits(context.Context, string) (limits, error) { return limits{}, nil }
 

@@ -3,6 +3,7 @@ package native
 import (
 	"cmp"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -159,7 +160,7 @@ func mcpResult(r *sdk.CallToolResult) result {
 		case *sdk.ImageContent:
 			pictures = true
 			blocks = append(blocks, wire.RawOf(map[string]any{"type": "image", "source": map[string]any{
-				"type": "base64", "media_type": c.MIMEType, "data": encodeBase64(c.Data),
+				"type": "base64", "media_type": c.MIMEType, "data": base64.StdEncoding.EncodeToString(c.Data),
 			}}))
 		default:
 			other, err := json.Marshal(c)

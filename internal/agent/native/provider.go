@@ -126,7 +126,7 @@ func (p *Provider) reachModel(name string) (model, string, error) {
 		if base == "" && key == "" {
 			return nil, "", errors.New("no OPENAI_API_KEY and no OPENAI_BASE_URL in the environment of the runner")
 		}
-		return newChatAPI(p.Client, base, key), rest, nil
+		return &chatAPI{client: p.Client, base: strings.TrimSuffix(cmp.Or(base, "https://api.openai.com/v1"), "/"), key: key}, rest, nil
 	}
 	name = strings.TrimPrefix(name, "anthropic:")
 	base, key, token := p.envVar("ANTHROPIC_BASE_URL"), p.envVar("ANTHROPIC_API_KEY"), p.envVar("ANTHROPIC_AUTH_TOKEN")

@@ -2,7 +2,6 @@ package native
 
 import (
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"slices"
@@ -102,5 +101,3 @@ func saysSomething(blocks []wire.Raw) bool {
 		return t != "thinking" && t != "redacted_thinking"
 	})
 }
-
-func encodeBase64(data []byte) string { return base64.StdEncoding.EncodeToString(data) }

@@ -16,10 +16,6 @@ type dealtCommands struct {
 	nobodys map[uint64]bool   // those of no owner, in any order
 }
 
-func newDealt() *dealtCommands {
-	return &dealtCommands{runs: map[string]uint64{}, nobodys: map[uint64]bool{}}
-}
-
 // maxDealt bounds the memory. What is forgotten is looked up in the log.
 const maxDealt = 10_000
 

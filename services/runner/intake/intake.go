@@ -61,7 +61,7 @@ type callDecision struct {
 
 // New returns the intake of a runner.
 func New(cfg Config) *Intake {
-	return &Intake{cfg: cfg, attempts: newAttempts(), dealt: newDealt(), decided: map[string]callDecision{}}
+	return &Intake{cfg: cfg, attempts: newAttempts(), dealt: &dealtCommands{runs: map[string]uint64{}, nobodys: map[uint64]bool{}}, decided: map[string]callDecision{}}
 }
 
 // Part is one thing that the intake does until its context ends.

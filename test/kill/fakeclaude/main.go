@@ -249,7 +249,7 @@ func (c *claude) understand() error {
 	if c.resume == "" && c.fork == "" {
 		return nil
 	}
-	told, owner := 0, cmp.Or(owner(c.work), c.session) // of a copied session
+	told, owner := 0, cmp.Or(c.work[:max(0, strings.LastIndexByte(c.work, '-'))], c.session) // of a copied session
 	for mayHaveBegun(c.heard+"\n"+c.prompt, fmt.Sprintf("%s-%d", owner, c.done+told+1)) {
 		told++ // calls that the file may not know
 	}
@@ -261,9 +261,6 @@ func (c *claude) understand() error {
 	}
 	return nil
 }
-
-// owner returns the session that a work belongs to.
-func owner(work string) string { return work[:max(0, strings.LastIndexByte(work, '-'))] }
 
 // mayHaveBegun reports whether a text says of a work that it may have been
 // begun.

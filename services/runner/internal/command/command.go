@@ -20,9 +20,6 @@ const (
 // CodeDuplicate is the reason of a command that was recorded before.
 const CodeDuplicate wire.ErrorCode = "DUPLICATE"
 
-// defaultID is the id of a command that came without.
-func defaultID(pos uint64) string { return fmt.Sprintf("cmd-%d", pos) }
-
 // Record returns the record of a command, which is neither accepted nor rejected yet, and
 // the command. It fails with a [rejection]; the record is one all the same.
 //
@@ -30,7 +27,7 @@ func defaultID(pos uint64) string { return fmt.Sprintf("cmd-%d", pos) }
 // nothing, and of services, in the command itself.
 func Record(e eventlog.Entry) (*wire.CommandReceived, wire.Command, error) {
 	raw, cmd, err := parseCommand(e)
-	p := &wire.CommandReceived{Command: raw, CommandID: cmp.Or(cmd.ID, defaultID(e.Pos)), By: e.User, AtPos: e.Pos}
+	p := &wire.CommandReceived{Command: raw, CommandID: cmp.Or(cmd.ID, fmt.Sprintf("cmd-%d", e.Pos)), By: e.User, AtPos: e.Pos}
 	if err == nil && e.User != "" {
 		cmd.By = e.User
 		p.Command, err = With(raw, map[string]any{"by": e.User})
