@@ -128,12 +128,10 @@ func (a alertVerbs) runBacktest(ctx context.Context, log *feed.Reader, runs []st
 	return a.printBacktest(markAlerts(was, would, deliver.Simulate(rules, would)))
 }
 
-// occurrenceKey names the occurrence that an alert is of.
 func occurrenceKey(a wire.Alert) string {
 	return strings.Join([]string{a.RunID, a.NodeID, a.Kind, a.Key}, "\x00")
 }
 
-// markAlerts marks alerts.
 func markAlerts(was, would []wire.Alert, deliveries []deliver.Delivery) []backtestRow {
 	raised := map[string]bool{}
 	for _, alert := range was {

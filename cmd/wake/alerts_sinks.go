@@ -37,7 +37,6 @@ func (a alertVerbs) alertsSinksCommand() *cobra.Command {
 	}
 }
 
-// alertsTestCommand sends a test.
 func (a alertVerbs) alertsTestCommand() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
@@ -177,7 +176,6 @@ func (a alertVerbs) retryLetters(ctx context.Context, nc *nats.Conn, sink string
 	}
 }
 
-// withConnection gives a connection to f.
 func (a alertVerbs) withConnection(ctx context.Context, f func(*nats.Conn) error) error {
 	nc, err := a.connectServer(ctx)
 	if err != nil {

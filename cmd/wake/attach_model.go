@@ -175,7 +175,6 @@ func (m *attachment) waitingApprovals() []wire.Approval {
 	})
 }
 
-// press takes a key.
 func (m *attachment) press(k tea.KeyPressMsg) {
 	now := time.Now()
 	switch key := k.String(); key {

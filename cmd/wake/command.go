@@ -35,7 +35,6 @@ func (a *app) openSession(ctx context.Context) (*verbSession, error) {
 	return s, err
 }
 
-// sessionOn is a session on a connection.
 func (a *app) sessionOn(ctx context.Context, nc *nats.Conn) (*verbSession, error) {
 	c, err := client.Open(ctx, nc, client.Options{Names: a.names, Logger: a.log, EncryptionKeys: a.keys, Away: a.noteAway})
 	if err != nil {

@@ -274,7 +274,6 @@ func entryOf(e wire.StoredEvent) eventlog.Entry {
 	return entry
 }
 
-// exportLog exports from a server.
 func (a fileVerbs) exportLog(ctx context.Context, log *feed.Reader, q eventlog.Query, o exportOptions) error {
 	src, err := a.findSource(ctx, log, q, o.follow)
 	if err != nil {

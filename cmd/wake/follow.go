@@ -56,7 +56,6 @@ func (a *app) wholeEvent(ctx context.Context, log *feed.Reader, e *wire.Event) *
 	return whole
 }
 
-// endsRun reports whether e ends a run.
 func endsRun(e *wire.Event) bool {
 	switch e.Payload.(type) {
 	case *wire.FlowComplete, *wire.FlowAborted:

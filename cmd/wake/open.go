@@ -59,7 +59,6 @@ func (a *app) openRecord(ctx context.Context, ref string) (*feed.Reader, string,
 	return log, run, err
 }
 
-// readerOn is a reader on a connection.
 func (a *app) readerOn(ctx context.Context, nc *nats.Conn) (*feed.Reader, error) {
 	keys, err := a.sealKeys()
 	if err != nil {

@@ -239,7 +239,6 @@ func (p *process) trial(service string) *trial.Trial {
 	return t
 }
 
-// serviceLogger is the logger of a service.
 func (p *process) serviceLogger(service string) *slog.Logger {
 	return p.app.log.With("service", service)
 }

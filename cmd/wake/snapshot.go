@@ -101,7 +101,6 @@ func loopsText(counters map[string]int) string {
 	return strings.Join(all, ", ")
 }
 
-// edgesText counts edges by status.
 func edgesText(status map[string]wire.EdgeStatus) string {
 	counts := map[wire.EdgeStatus]int{}
 	for _, s := range status {

@@ -182,7 +182,6 @@ func (a viewVerbs) showChanges(ctx context.Context, packs *workspace.Reader, fro
 	return p.err
 }
 
-// changeText is a change in a line.
 func changeText(c workspace.Change) string {
 	f := c.B
 	if f == nil {

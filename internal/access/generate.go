@@ -124,7 +124,6 @@ func (k Keys) checkMatch(n subjects.Names) error {
 	return nil
 }
 
-// confSetting returns a setting of the configuration.
 func (k Keys) confSetting(name string) string {
 	for line := range strings.Lines(k.Conf) {
 		if value, ok := strings.CutPrefix(strings.TrimSpace(line), name+": "); ok {

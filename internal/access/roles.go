@@ -143,7 +143,6 @@ func Accounts() []Account {
 	return all
 }
 
-// findSeat returns the row of a role.
 func (r Role) findSeat() (seat, error) {
 	for _, s := range seats {
 		if s.role == r {

@@ -352,7 +352,6 @@ func (r *request) openEnvelope() {
 	}
 }
 
-// callEndpoint answers the request.
 func (r *request) callEndpoint(ctx context.Context, e Endpoint) ([]byte, *wire.APIError) {
 	if r.enveloped && r.problem == nil && r.envelope.Action != e.verb && (e.action == "" || r.envelope.Action != e.action) {
 		r.problem = badRequest("%q is no action of %s", r.envelope.Action, r.w.Names.API(e.verb))

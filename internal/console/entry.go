@@ -79,7 +79,6 @@ func readEvent(r *http.Request, l *link, run string) (any, error) {
 	return wire.Raw(data), err
 }
 
-// describeEntry is what an event tells.
 func describeEntry(run string, pos uint64, e *wire.Event) entry {
 	x := entry{Run: run, Pos: pos, Event: e, Type: e.Type()}
 	var input, output wire.Raw

@@ -70,7 +70,6 @@ func (s *Console) isOwnName(host string) bool {
 
 type userKey struct{}
 
-// userOfRequest returns the user of a request.
 func userOfRequest(r *http.Request) *user {
 	u, _ := r.Context().Value(userKey{}).(*user)
 	return u

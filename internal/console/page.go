@@ -109,7 +109,6 @@ func (s *Console) partOf(name string, read readOfRun) http.HandlerFunc {
 	}
 }
 
-// sendOf sends what is read.
 func (s *Console) sendOf(read readOfRun) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		answer, err := s.readRun(r, read)
@@ -273,7 +272,6 @@ func encodeQuery(pairs ...string) string {
 	return v.Encode()
 }
 
-// isFailedCall reports whether a line tells of a call that failed.
 func isFailedCall(l wire.LogLine) bool {
 	return l.Type == wire.LineTool && strings.HasPrefix(l.Text, timeline.FailedCall)
 }

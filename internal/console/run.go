@@ -15,7 +15,6 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// runPage is the page of a run.
 type runPage struct {
 	Run      string
 	Operator bool

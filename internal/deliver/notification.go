@@ -54,7 +54,6 @@ func alertNotification(a *wire.Alert) Notification {
 	}
 }
 
-// testNotification is the notification of a test.
 func testNotification(sink string) Notification {
 	return Notification{ID: "test-" + sink, Time: time.Now().UnixMilli(), Severity: wire.SeverityInfo, Text: "wake: a test of the sink " + sink}
 }
@@ -99,7 +98,6 @@ func (n Notification) cloudEvent(names subjects.Names) ([]byte, error) {
 
 func (n Notification) utcTime() time.Time { return time.UnixMilli(n.Time).UTC() }
 
-// summaryText returns what a digest says.
 func (d *Digest) summaryText(rate *Rate) string {
 	total := 0
 	var parts []string

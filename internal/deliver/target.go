@@ -167,7 +167,6 @@ func (t *target) nextAlert(ctx context.Context) (*jetstream.RawStreamMsg, error)
 	return t.stream.GetMsg(ctx, t.rec.Position+1, jetstream.WithGetMsgSubject(t.d.log.Names().AllAlerts()))
 }
 
-// handleAlert deals with an alert.
 func (t *target) handleAlert(ctx context.Context, m *jetstream.RawStreamMsg) error {
 	var a wire.Alert
 	data, err := t.d.log.Unseal(m.Subject, m.Data)

@@ -17,7 +17,6 @@ func newPauses(limit time.Duration) pauses {
 	return pauses{next: min(minBackoff, limit), limit: limit}
 }
 
-// nextPause returns the next wait.
 func (p *pauses) nextPause() time.Duration {
 	d := p.next
 	p.next = min(2*d, p.limit)

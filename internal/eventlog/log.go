@@ -262,7 +262,6 @@ func (l *Log) laneOf(run string) *lane {
 	return l.lanes[h.Sum32()%uint32(len(l.lanes))]
 }
 
-// noteStored remembers that pos is stored.
 func (l *Log) noteStored(pos uint64) {
 	for {
 		last := l.stored.Load()

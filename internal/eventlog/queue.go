@@ -148,7 +148,6 @@ func (q *queue) resolveOldest(n int) {
 	}
 }
 
-// endSpooling ends spooling.
 func (q *queue) endSpooling() {
 	q.spooling = false
 	clear(q.writers)

@@ -285,7 +285,6 @@ func (s *sessionWriter) writeUser(t userContent) error {
 	return s.writeLine(t.at, fields)
 }
 
-// flushTurn writes the turn.
 func (s *sessionWriter) flushTurn() error {
 	s.endPiece()
 	calls := map[string]string{}

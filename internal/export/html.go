@@ -282,7 +282,6 @@ func (p *pageWriter) countEvent(e *wire.Event) {
 	}
 }
 
-// sumOfModel returns the sums of a model.
 func (p *pageWriter) sumOfModel(name string) *modelSum {
 	m := p.models[name]
 	if m == nil {
@@ -377,7 +376,6 @@ func (p *pageWriter) chartTicks() []tick {
 	return all
 }
 
-// placeBars places the bars.
 func (p *pageWriter) placeBars() []*bar {
 	scale := 100 / float64(max(1, p.last-p.first))
 	round := func(x float64) float64 { return math.Round(100*x) / 100 }

@@ -116,7 +116,6 @@ func leadsTo(event, data []byte) bool {
 	return err == nil && bytes.Equal(back, data)
 }
 
-// encodeFromJSON returns the bytes of an event in JSON.
 func encodeFromJSON(event []byte) ([]byte, error) {
 	e, err := wire.DecodeJSON(event)
 	if err != nil {

@@ -243,7 +243,6 @@ func (t *tracer) addEvent(pos uint64, e *wire.Event) error {
 	return nil
 }
 
-// exec returns the execution of an event.
 func (t *tracer) exec(e *wire.Event) *execution {
 	x := t.execs[execOf(e)]
 	if x == nil {
@@ -261,7 +260,6 @@ func (t *tracer) beginSpan(e *wire.Event, parent, kind, name string, as int) *ot
 	}
 }
 
-// endSpan ends a span.
 func (t *tracer) endSpan(s *otlpSpan, at int64) {
 	s.End = max(nanos(at), s.Start)
 	t.ready = append(t.ready, s)
@@ -539,7 +537,6 @@ func (t *tracer) addUsage(h *agentThread, e *wire.Event, p *wire.Usage) {
 	c.setCost(p.CostUsd)
 }
 
-// beginCall opens the span of a call.
 func (t *tracer) beginCall(h *agentThread, e *wire.Event, call conversation.Call) *otlpSpan {
 	s := t.beginSpan(e, h.agent.ID, opTool, opTool+" "+call.Tool, kindInternal)
 	s.setText(attrOperation, opTool)

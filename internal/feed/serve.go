@@ -121,7 +121,6 @@ func (s *Server) feedSource(q wire.FeedRequest) (*tail, []string, error) {
 	return s.alerts, []string{s.log.Names().AllAlerts()}, nil
 }
 
-// feedPiece is a piece of a feed.
 type feedPiece struct {
 	messages   []eventlog.Message
 	next, last uint64

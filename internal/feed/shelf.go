@@ -23,7 +23,6 @@ type shelfEntry struct {
 	data []byte
 }
 
-// pieceAt returns the piece at an offset of what fetch returns.
 func (s *pieceShelf) pieceAt(name string, offset int64, f api.Form, fetch func() ([]byte, error)) (wire.PieceResponse, error) {
 	data := s.takeItem(name, offset)
 	if data == nil {

@@ -66,7 +66,6 @@ func (f Format) isSession() bool {
 	return f == Transcript || f == CodexSession || f == GeminiSession || f == OpenCodeSession
 }
 
-// program is the one that writes the format.
 func (f Format) program() string {
 	switch f {
 	case Codex, CodexSession:

@@ -160,7 +160,6 @@ func (r *lineRun) claimRun(ctx context.Context) error {
 	return r.beginRun(ctx)
 }
 
-// beginRun begins the run.
 func (r *lineRun) beginRun(ctx context.Context) error {
 	definition, err := wire.Marshal(map[string]any{"name": kahn.Format, "nodes": []any{}})
 	if err != nil {
@@ -266,7 +265,6 @@ func (r *lineRun) scheduleAgent(ctx context.Context, a *lineAgent, at int64) err
 	return err
 }
 
-// putLine queues the events of a line.
 func (r *lineRun) putLine(ctx context.Context, w *eventlog.Writer, line string, events ...*wire.Event) error {
 	if err := kahn.Keep(events[len(events)-1], line); err != nil {
 		return err
@@ -286,7 +284,6 @@ func (r *lineRun) queueEvents(ctx context.Context, w *eventlog.Writer, events ..
 	return nil
 }
 
-// flushWaiting stores what waits.
 func (r *lineRun) flushWaiting(ctx context.Context) error {
 	if len(r.waiting) == 0 {
 		return nil

@@ -234,7 +234,6 @@ func (l *lineReader) takeRaw(ctx context.Context, n numberedLine) error {
 	return l.last.takeLine(ctx, n.line, n.text, nil)
 }
 
-// runOf returns the run of a line.
 func (l *lineReader) runOf(ctx context.Context, e *kahn.Event) (*lineRun, error) {
 	if r := l.runs[e.RunID]; r != nil {
 		l.last = r

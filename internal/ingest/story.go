@@ -116,7 +116,6 @@ func (s *story) beginSession() {
 // unnamed stands for the session until its id is told.
 const unnamed = "unnamed"
 
-// nameSession takes the id of the session.
 func (s *story) nameSession(id string) {
 	if s.session != "" || id == "" || len(id) > maxID {
 		return
@@ -269,7 +268,6 @@ func (s *story) endTurn(stop string) {
 	s.closeTurn(&wire.TurnEnd{Subtype: "success", StopReason: s.stop, Result: s.text.String()})
 }
 
-// failTurn ends a turn that failed.
 func (s *story) failTurn(kind, message string) {
 	s.beginTurn()
 	s.closeCalls(wire.CallInterrupted)

@@ -293,7 +293,6 @@ type pieceReader struct {
 	rest []byte
 }
 
-// makeRuns makes runs of the input.
 func (in *input) makeRuns(ctx context.Context, writer string) (any, *wire.APIError) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop() // what still reads is over

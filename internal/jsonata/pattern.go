@@ -209,7 +209,6 @@ func (m *machine) replaceMatches(a []any) (any, error) {
 	return out.String(), nil
 }
 
-// callReplacement is what a function makes of a match.
 func (m *machine) callReplacement(f *function, s string, one match) (string, error) {
 	v, err := m.callFunction(f, []any{m.describeMatch(s, one)}, nothing{})
 	if err != nil {

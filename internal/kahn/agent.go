@@ -50,7 +50,6 @@ func (m moment) isSame(o moment) bool {
 	return m.batch != "" && m.batch == o.batch
 }
 
-// beginExecution begins an execution.
 func (a *agent) beginExecution(e *wire.Event) {
 	a.exec, a.active, a.status, a.step = e.ExecID, true, Thinking, a.told
 	a.text, a.calling, a.results, a.breach, a.failedNow = nil, nil, nil, false, 0
@@ -189,7 +188,6 @@ func (p *Projector) beginCall(a *agent, step conversation.Step, now moment) {
 	}
 }
 
-// walkToCall moves an agent to a tool call.
 func (p *Projector) walkToCall(a *agent, at int64, tool string) {
 	if a.status != ToolCall {
 		p.walkToStatus(a, at, Thinking)
@@ -304,7 +302,6 @@ func (p *Projector) moveToStatus(a *agent, at int64, to Status, reason string) {
 // lastMs is the last millisecond of the year 9999.
 const lastMs = 253402300799999
 
-// timeOf is a time as lines have it.
 func timeOf(ms int64) string {
 	return time.UnixMilli(min(max(ms, 0), lastMs)).UTC().Format(timeLayout)
 }

@@ -244,7 +244,6 @@ func (b *RunEnd) visitFields(v visitor) {
 	v.visitOptShare("convergence_score", &b.ConvergenceScore)
 }
 
-// visitHeader visits what all lines have.
 func (e *Event) visitHeader(v visitor) {
 	v.visitText("ts", &e.TS, checkTime)
 	v.visitText("run_id", &e.RunID, patternCheck(runPattern(), "letters, digits, _ and -, at most 64"))
@@ -267,7 +266,6 @@ func (e *Event) visitHeader(v visitor) {
 
 const agentRule = "lower-case letters, digits, : and -, at most 64"
 
-// patternCheck returns a check of a text.
 func patternCheck(pattern *regexp.Regexp, rule string) func(string) string {
 	return func(s string) string {
 		if !pattern.MatchString(s) {

@@ -322,7 +322,6 @@ func (p *Projector) newAgentID(key agentKey) string {
 	return id
 }
 
-// endNode ends the agent of a node.
 func (p *Projector) endNode(e *wire.Event) {
 	a := p.agents[agentKey{e.NodeID, ""}]
 	failed, isError := e.Payload.(*wire.NodeError)

@@ -89,7 +89,6 @@ func (s *server) findProgram(m start) (p *program, attached bool, err error) {
 
 var errMissing = errors.New("there is no such program")
 
-// startWithJournal starts the program and the journal of what it says.
 func (p *program) startWithJournal(m start) error {
 	dir := programFolder(p.server.Dir, p.name, p.id)
 	var err error

@@ -82,7 +82,6 @@ func examineLine(line []byte) (id any, problem *jsonrpc.Error) {
 	}
 }
 
-// refuseLine answers with an error.
 func (m *messages) refuseLine(id any, problem *jsonrpc.Error) error {
 	line, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": id, "error": problem})
 	if err == nil {

@@ -133,7 +133,6 @@ type nodeAnswer struct {
 	Last   string `json:"last,omitempty" jsonschema:"what it did last"`
 }
 
-// statusFields are what a status has as fields.
 func statusFields(s wire.StatusResponse) statusAnswer {
 	answer := statusAnswer{
 		Run: cleanLine(s.RunID), Flow: cleanLine(s.FlowName), State: cmp.Or(string(s.Result), string(s.Status)), Reason: cleanLine(s.Reason),
@@ -327,7 +326,6 @@ func (p Pipeline) readLog(ctx context.Context, in logInput) (string, logAnswer, 
 	return pageText(page), logFields(page), nil
 }
 
-// pageText is a page of a log.
 func pageText(page wire.LogResponse) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "lines %d to %d of %d\n", page.Offset, page.Offset+int64(page.ReturnedLines), page.TotalLines)

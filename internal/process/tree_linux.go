@@ -49,7 +49,6 @@ type id struct {
 	start uint64 // clock ticks since boot
 }
 
-// readTable reads the process table.
 func readTable() ([]processEntry, error) {
 	dir, err := os.Open("/proc")
 	if err != nil {

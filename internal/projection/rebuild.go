@@ -85,7 +85,6 @@ func (p *Projection[V]) beginRebuild(ctx context.Context, id string) error {
 	return nil
 }
 
-// dropValues drops all values.
 func (p *Projection[V]) dropValues() {
 	clear(p.runs)
 	clear(p.dirty)

@@ -116,7 +116,6 @@ func (f *filter) hasWordAt(b []byte, i int, bits uint8) bool {
 	return false
 }
 
-// hasWholeWord reports whether a word is there that has the four bytes at i.
 func (f *filter) hasWholeWord(b []byte, i int, four uint32) bool {
 	for _, w := range f.words[four] {
 		if from := i - w.at; from >= 0 && len(b)-from >= len(w.word) && string(b[from:from+len(w.word)]) == w.word {

@@ -102,7 +102,6 @@ func Use(path, id string) error {
 	return replaceFile(path, first+rest.String())
 }
 
-// readKeyFile returns the text of a file of keys.
 func readKeyFile(path string) (string, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -80,7 +80,6 @@ func (k *Keys) runCipher(id, run string) (cipher.AEAD, error) {
 	return a, nil
 }
 
-// deriveCipher returns the cipher of the key that a key makes for a purpose.
 func (k *Keys) deriveCipher(id, purpose string) (cipher.AEAD, error) {
 	key, ok := k.keys[id]
 	if !ok {
@@ -193,7 +192,6 @@ func (k *Keys) OpenEncoded(encoded []byte) ([]byte, error) {
 	return wire.Encode(in)
 }
 
-// randomBytes returns n random bytes.
 func randomBytes(n int) []byte {
 	b := make([]byte, n)
 	_, _ = rand.Read(b) // never fails

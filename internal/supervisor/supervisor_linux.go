@@ -105,7 +105,6 @@ func (s *supervision) startLater(why string) {
 	s.Log.Warn("the program ended and is started again", "end", why, "after", s.delay.String())
 }
 
-// passSignal passes a signal on.
 func (s *supervision) passSignal(sig syscall.Signal) {
 	s.ending = s.ending || sig != syscall.SIGUSR1 && sig != syscall.SIGUSR2
 	switch {

@@ -239,7 +239,6 @@ func truncatedText(p *wire.LogTruncated) string {
 	return fmt.Sprintf("Log hidden after %d", p.AtSeq)
 }
 
-// agentLine returns the line of what happened to an agent.
 func agentLine(e *wire.Event) string {
 	switch p := e.Payload.(type) {
 	case *wire.AgentInit:

@@ -92,7 +92,6 @@ func (s *Store) rewriteSession(ctx context.Context, x *storedSession, offset int
 	return s.writeGeneration(ctx, x, append(kept[:offset:offset], data...))
 }
 
-// writeGeneration begins a generation with content.
 func (s *Store) writeGeneration(ctx context.Context, x *storedSession, content []byte) error {
 	next := head{info: jetstream.ObjectInfo{
 		ObjectMeta: jetstream.ObjectMeta{Name: x.name, Opts: &jetstream.ObjectMetaOptions{ChunkSize: uint32(s.piece)}}, //nolint:gosec // at most 512 KiB

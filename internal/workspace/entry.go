@@ -84,7 +84,6 @@ const (
 	maxTarget   = 4096
 )
 
-// parseManifest reads the manifest of a pack.
 func parseManifest(pack []byte, name string) (m manifest, err error) {
 	if len(pack) < 4 || int64(binary.BigEndian.Uint32(pack[len(pack)-4:])) > int64(len(pack)-4) {
 		return m, fmt.Errorf("%w: it has no manifest", ErrDamaged)

@@ -58,7 +58,6 @@ func (r *unpacker) readChunks(ctx context.Context, chunks []chunk) (all []byte, 
 	return all, nil
 }
 
-// readList returns what is in a folder.
 func (r *unpacker) readList(ctx context.Context, folder entry, depth int) ([]entry, error) {
 	if depth > maxDepth {
 		return nil, fmt.Errorf("%w: it is too deep", ErrDamaged)

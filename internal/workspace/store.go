@@ -81,7 +81,6 @@ func openStream(ctx context.Context, js jetstream.JetStream, names subjects.Name
 
 func (r *Reader) packSubject(name string) string { return "$O." + r.bucket + ".C." + name }
 
-// packName names what a run packs.
 func packName(run string, content []byte) string {
 	return subjects.Escape(run) + "." + digest(sha256.Sum256(content)).String()
 }

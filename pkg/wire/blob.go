@@ -104,7 +104,6 @@ func sha256Hex(b []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// eventValues returns the encoded fields of an event.
 func eventValues(encoded []byte) (map[string][]byte, error) {
 	n, rest, err := readMapHeader(encoded)
 	if err != nil {

@@ -24,7 +24,6 @@ func newPacker() *packer {
 // packers recycles packers with their buffers.
 var packers = sync.Pool{New: func() any { return newPacker() }} //nolint:gochecknoglobals // a pool
 
-// packWith returns what write writes.
 func packWith(write func(*packer) error) (Raw, error) {
 	p := packers.Get().(*packer)
 	defer func() {

@@ -41,7 +41,6 @@ func wantError(err error, want string) error {
 	return err
 }
 
-// inField adds the name of a field to an error.
 func inField(name string, err error) error {
 	e, ok := errors.AsType[*FieldError](err)
 	if !ok {

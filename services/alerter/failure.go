@@ -134,7 +134,6 @@ func limitFinding(in input, p *wire.NodeError) finding {
 	return in.finding(kindLimit, wire.SeverityWarning, fmt.Sprintf(textLimit, until, message), data)
 }
 
-// forgetExecution forgets an execution.
 func (s failures) forgetExecution(exec string) failures {
 	s.Told, s.Attempts = withoutKey(s.Told, exec), withoutKey(s.Attempts, exec)
 	return s
@@ -151,7 +150,6 @@ func (s failures) runFailed(in input, p *wire.FlowComplete) []finding {
 	}}
 }
 
-// errorLine is the error in one line.
 func errorLine(p *wire.AgentError) string {
 	template := textError
 	switch {

@@ -73,7 +73,6 @@ var forms = sync.OnceValue(func() []form { //nolint:gochecknoglobals // constant
 	}
 })
 
-// parseOutput reads an output.
 func parseOutput(output string) report {
 	if len(output) > maxOutput {
 		output = output[:maxHead] + "\n" + output[len(output)-maxOutput+maxHead:]
@@ -193,7 +192,6 @@ func neverBegan(problem string) bool {
 // unknownTool is the tool of a result if no event has its call.
 const unknownTool = "unknown"
 
-// outputOf is what a tool has printed.
 func outputOf(p *wire.AgentTool) string {
 	if s, ok := p.ToolOutput.Text(); ok {
 		return s

@@ -190,7 +190,6 @@ func (l *Listener) closeTales(ctx context.Context) {
 // errMany is returned if there are too many sessions.
 var errMany = errors.New("listener: too many sessions at the same time")
 
-// taleOf returns what is held of a session.
 func (l *Listener) taleOf(session string) (*tale, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

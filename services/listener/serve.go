@@ -99,7 +99,6 @@ func (l *Listener) countRequest(session string, now time.Time) bool {
 	return l.counts[session] <= maxASecond
 }
 
-// readReport reads the report of a session.
 func readReport(w http.ResponseWriter, r *http.Request, session string) (rep report.Report, status int) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, report.MaxBytes))
 	if long := new(http.MaxBytesError); errors.As(err, &long) {

@@ -87,7 +87,6 @@ type transcriptRecord struct {
 	Folded  int64           `json:"folded,omitempty"`  // At of what the summary knows
 }
 
-// key names the transcript.
 func (r *transcriptRecord) key() string {
 	text, _ := json.Marshal([]string{r.Project, r.Session, r.Subpath}) // of texts there is always one
 	sum := sha256.Sum256(text)

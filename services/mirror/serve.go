@@ -112,7 +112,6 @@ func (m *Mirror) checkRequest(r *http.Request) error {
 	return nil
 }
 
-// readRequest reads a request.
 func readRequest(w http.ResponseWriter, r *http.Request, verb string) (q programRequest, err error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
 	if long := new(http.MaxBytesError); errors.As(err, &long) {

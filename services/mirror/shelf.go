@@ -97,7 +97,6 @@ func (s *shelf) load(ctx context.Context, subpath string) (lines []byte, at int6
 	return lines, f.rec.At, err
 }
 
-// shelfRecords returns the records of the shelf.
 func (s *shelf) shelfRecords() (all []transcriptRecord) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -373,7 +372,6 @@ func (s *shelf) close(ctx context.Context) {
 	s.owner = nil
 }
 
-// saveRecord saves the record of a transcript.
 func (m *Mirror) saveRecord(ctx context.Context, r transcriptRecord, revision uint64) (uint64, error) {
 	value, err := json.Marshal(r)
 	if err != nil {

@@ -561,7 +561,6 @@ func (l *Lab) Ready(r *Runner) {
 	})
 }
 
-// connect connects the lab with its server.
 func (l *Lab) connect() {
 	l.Helper()
 	var err error

@@ -292,7 +292,6 @@ type keyed struct {
 	value []byte
 }
 
-// values reads a bucket.
 func values(ctx context.Context, js jetstream.JetStream, bucket string) ([]keyed, error) {
 	kv, err := js.KeyValue(ctx, bucket)
 	if err != nil {

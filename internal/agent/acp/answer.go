@@ -193,7 +193,6 @@ func (f *fold) learnModels(r acp.NewSessionResponse) {
 	}
 }
 
-// takeTurnEnd takes the end of a turn.
 func (f *fold) takeTurnEnd(m message, sent request, result wire.Raw) {
 	if !sent.Begun {
 		f.noteTurn(sent)

@@ -200,7 +200,6 @@ func (s *session) findTerminal(id string) (*terminal, error) {
 	return t, nil
 }
 
-// hasEnded reports whether the command has ended.
 func (t *terminal) hasEnded() bool {
 	select {
 	case <-t.ended:

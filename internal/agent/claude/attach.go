@@ -284,7 +284,6 @@ func (s *session) respondAgain(m wire.Raw) {
 	}
 }
 
-// outcomeOf returns what hooks have decided on a call.
 func outcomeOf(d *wire.PermissionDecided) hook.Outcome {
 	switch {
 	case d.Decision == wire.DecisionDeny:

@@ -38,7 +38,6 @@ func (n *Normalizer) beginLine(at int64) {
 	}
 }
 
-// dispatchLine dispatches one line. line is its text.
 func (n *Normalizer) dispatchLine(m wire.Raw, line []byte) {
 	typ := m.TextAt("type")
 	if n.opt.Format == Transcript {

@@ -114,7 +114,6 @@ func hasValue(r wire.Raw, path ...string) bool {
 	return len(v) > 0 && v.Any() != nil
 }
 
-// isTrue reports whether the value at a path is true.
 func isTrue(r wire.Raw, path ...string) bool {
 	v, _ := r.Get(path...).Any().(bool)
 	return v

@@ -136,7 +136,6 @@ type thinkingTokens struct {
 	delta   int64
 }
 
-// toolCall is a tool call.
 type toolCall struct {
 	thread  *thread
 	message string // that made it
@@ -249,7 +248,6 @@ type lineSighting struct {
 	known bool
 }
 
-// digestOf returns a hash of a line.
 func digestOf(line []byte) string {
 	sum := sha256.Sum256(line)
 	return hex.EncodeToString(sum[:16])
@@ -299,7 +297,6 @@ func (n *Normalizer) emitForMain(p wire.Payload) {
 	n.emit(&wire.Event{Turn: n.turn, Payload: p})
 }
 
-// emitForThread appends an event of a thread.
 func (n *Normalizer) emitForThread(t *thread, p wire.Payload) *wire.Event {
 	e := &wire.Event{AgentID: t.agent, Parent: t.parent, Payload: p}
 	if t.main {

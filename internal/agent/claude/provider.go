@@ -34,7 +34,6 @@ type Provider struct {
 	restEvery time.Duration // default [restEvery]
 }
 
-// withDefaults returns the provider of a request.
 func (p *Provider) withDefaults(r agent.Request) Provider {
 	d := *p
 	d.Binary, d.Grace, d.Settle = cmp.Or(d.Binary, "claude"), cmp.Or(d.Grace, 5*time.Second), cmp.Or(d.Settle, 10*time.Second)

@@ -170,7 +170,6 @@ func subtractOptional(a, b *int64) *int64 {
 	return new(max(0, *a-*b))
 }
 
-// accumulateUsage adds usage by model to sums.
 func accumulateUsage(sums, more map[string]wire.ModelUsage) map[string]wire.ModelUsage {
 	if len(more) == 0 {
 		return sums

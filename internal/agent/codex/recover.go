@@ -319,7 +319,6 @@ func (r *rollout) endServed(item json.RawMessage) bool {
 	return true
 }
 
-// endCommand takes the result of a command.
 func (r *rollout) endCommand(id string, result json.RawMessage) {
 	var text string
 	if json.Unmarshal(result, &text) != nil {

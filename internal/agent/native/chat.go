@@ -63,7 +63,6 @@ func chatRefusal(response *http.Response) error {
 	return newAPIError(response.StatusCode, e.Error.Type, cmp.Or(e.Error.Message, strings.TrimSpace(string(body)), response.Status), response.Header)
 }
 
-// chatRequest is the request.
 func (q modelQuestion) chatRequest() map[string]any {
 	messages := []any{map[string]any{"role": "system", "content": q.system}}
 	for _, m := range q.messages {

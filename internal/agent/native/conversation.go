@@ -235,7 +235,6 @@ func (c *conversation) distinctCalls(blocks []wire.Raw) []wire.Raw {
 	return blocks
 }
 
-// applyCallEvent takes an event of a call.
 func (c *conversation) applyCallEvent(k *call, e *wire.Event) {
 	switch p := e.Payload.(type) {
 	case *wire.ToolIntent:

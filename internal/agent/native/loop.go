@@ -72,7 +72,6 @@ func (s *session) maxTurns() int {
 	return maxTurns
 }
 
-// hasMessages reports whether messages wait.
 func (s *session) hasMessages() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,7 +138,6 @@ func (s *session) takeTurn() error {
 	return s.recordAnswer(a)
 }
 
-// nextQuestion is what the model is asked next.
 func (s *session) nextQuestion(system string) modelQuestion {
 	o := s.request.Options
 	q := modelQuestion{

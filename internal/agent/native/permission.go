@@ -86,7 +86,6 @@ func (s *session) askHooks(ctx context.Context, e hook.Event, say func(wire.Payl
 	return o, nil
 }
 
-// hookText is what the hooks have for the model.
 func hookText(o hook.Outcome) string {
 	switch o.Decision {
 	case hook.System:

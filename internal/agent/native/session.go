@@ -143,7 +143,6 @@ func (s *session) logHistory() iter.Seq2[*wire.Event, error] {
 	return s.request.History
 }
 
-// findModelAndTools finds the model and the tools.
 func (s *session) findModelAndTools() (err error) {
 	o := s.request.Options
 	if s.model, s.name, err = s.provider.reachModel(o.Model); err != nil {
@@ -251,7 +250,6 @@ func (s *session) Send(ctx context.Context, m agent.Message) error {
 	return nil
 }
 
-// signalNews says that there is news.
 func (s *session) signalNews() {
 	select {
 	case s.news <- struct{}{}:

@@ -164,7 +164,6 @@ func (g Groups) groupNamed(name string) *Group {
 	return t
 }
 
-// allFolders returns the folders of the group.
 func (t *Group) allFolders() []string {
 	if t == nil {
 		return nil
@@ -237,7 +236,6 @@ func readCount(file, name string) int {
 	return -1
 }
 
-// programDir is the group of one program.
 func (t *Group) programDir(program uint32) string {
 	return filepath.Join(t.tree, "program-"+strconv.FormatUint(uint64(program), 10))
 }
@@ -275,7 +273,6 @@ func (t *Group) placeProgram(program uint32, attr *syscall.SysProcAttr) (leave f
 	}, nil
 }
 
-// hasProcess reports whether a process is in the group.
 func (t *Group) hasProcess(pid int) bool {
 	if t == nil || t.tree == "" {
 		return false

@@ -108,7 +108,6 @@ func (c *Cursor) openFirst() error {
 	return c.openSegment(at.base)
 }
 
-// segmentList returns the segments that there are.
 func (c *Cursor) segmentList() ([]segment, error) {
 	if c.journal == nil {
 		return listSegments(c.dir)
