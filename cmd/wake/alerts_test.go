@@ -8,7 +8,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// Whoever may publish alerts can't reach the terminal of those who read them.
+// A publisher of alerts can't reach the terminal of their readers.
 func TestHostileAlert(t *testing.T) {
 	const evil = "\x1b[2J\nx"
 	alert := wire.Alert{Severity: evil, RunID: evil, NodeID: evil, Kind: evil, Text: evil, Label: evil, Flow: evil}

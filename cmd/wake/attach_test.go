@@ -23,7 +23,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// attachedTo is somebody attached to run r1, in a terminal of a size, and the orders given.
+// attachedTo is a person attached to run r1, in a terminal of a size, and the orders given.
 func attachedTo(t *testing.T, columns, rows int) (*attachment, *[]wire.Command) {
 	t.Helper()
 	state := fold.New("r1")
@@ -250,7 +250,7 @@ func TestAttachmentIsLeft(t *testing.T) {
 	})
 }
 
-// Who has scrolled back goes on seeing the same lines while others come.
+// A reader that has scrolled back goes on seeing the same lines while others come.
 func TestAttachmentScrolls(t *testing.T) {
 	m, _ := attachedTo(t, 60, 10)
 	for i := range 50 {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
+	"code.wake.dev/wake/internal/agent/claude"
 	"code.wake.dev/wake/internal/completeness"
 	"code.wake.dev/wake/internal/ingest"
 	"code.wake.dev/wake/internal/inlet"
@@ -205,4 +207,120 @@ func (a fileVerbs) printIngested(r ingest.Result) error {
 	line := fmt.Sprintf("%s/%s: %d lines of %s, %d events, %d lines kept as they are, agent %s", r.RunID, r.NodeID, r.Lines, r.Format, r.Events, r.Raw, how)
 	_, err := fmt.Fprintln(a.out, timeline.Line(line, maxMessage))
 	return err
+}
+
+// comparedResult is a result with what the comparison of both feeds has shown.
+type comparedResult struct {
+	ingest.Result
+
+	Completeness *completeness.Verdict `json:"completeness"`
+}
+
+// compareFeeds compares the stream that is named with a session: its file, its folder, or the folder that has both.
+func compareFeeds(args []string, transcript string) (*completeness.Verdict, error) {
+	if len(args) == 0 || args[0] == "-" {
+		return nil, usageError("name the file of the stream", "--transcript: what comes by stdin can't be read twice")
+	}
+	if info, err := os.Stat(args[0]); err == nil && info.IsDir() {
+		return nil, usageError("name the file of the stream", "--transcript is compared with a stream, and %s is a folder", args[0])
+	}
+	stream, err := readFeed(args[0])
+	if err != nil {
+		return nil, err
+	}
+	file, err := sessionFile(transcript, stream.Session())
+	if err != nil {
+		return nil, err
+	}
+	session, err := readFeed(file)
+	if err != nil {
+		return nil, err
+	}
+	agents, err := subAgents(file)
+	if err != nil {
+		return nil, usageError("", "--transcript: %w", err)
+	}
+	for _, a := range agents {
+		session.ReadAgent(a.File, a.Call, claude.Lines(bytes.NewReader(a.Content), claude.MaxLine))
+	}
+	v := completeness.Compare(stream, session)
+	return &v, nil
+}
+
+func readFeed(file string) (completeness.Feed, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return completeness.Feed{}, usageError("", "--transcript: %w", err)
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	return completeness.Read(claude.Lines(f, claude.MaxLine)), nil
+}
+
+// printVerdict writes the verdict and its evidence.
+func printVerdict(w io.Writer, v completeness.Verdict) error {
+	p := printer{w: w}
+	p.printLine("feeds: %s (%d in both)", v, v.Shared)
+	for _, side := range []struct {
+		name  string
+		items []completeness.Item
+	}{{"stream", v.StreamLacks}, {"transcript", v.TranscriptLacks}} {
+		for _, i := range side.items {
+			p.printLine("  the %s lacks %s", side.name, timeline.Line(i.String(), maxMessage))
+		}
+	}
+	return p.err
+}
+
+// maxFindings bounds the findings that are printed.
+const maxFindings = 20
+
+// ingestLines makes runs of agent transition events.
+func (a fileVerbs) ingestLines(ctx context.Context, nc *nats.Conn, in io.Reader, size int64, o ingest.LinesOptions) error {
+	var r ingest.LinesResult
+	q := wire.IngestRequest{Format: string(ingest.Kahn), Run: o.RunID, Labels: o.Labels, Strict: o.Strict, More: o.More}
+	m := a.newMeter("ingest", unitBytes)
+	err := inlet.Send(ctx, nc, a.names, q, newCounted(in, size, m), &r)
+	m.eraseLine()
+	if !a.json {
+		found := printer{w: a.errOut}
+		if found.printFindings(r); found.err != nil {
+			return found.err
+		}
+	}
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return serviceError(codeDetached, "give the input again: what is there is not added twice", "interrupted")
+	case err != nil:
+		return err
+	case a.json:
+		return a.printJSON(r)
+	}
+	p := printer{w: a.out}
+	for _, run := range r.Runs {
+		p.printLinesRun(run)
+	}
+	return p.err
+}
+
+func (p *printer) printFindings(r ingest.LinesResult) {
+	shown := r.Findings[:min(len(r.Findings), maxFindings)]
+	for _, f := range shown {
+		p.printLine("%s", timeline.Line(fmt.Sprintf("line %d: %s: %s: %s", f.Line, f.RunID, f.Severity, f.Problem), maxMessage))
+	}
+	if more := r.Found - len(shown); more > 0 {
+		p.printLine("and %d more", more)
+	}
+}
+
+func (p *printer) printLinesRun(r *ingest.LinesRun) {
+	state := "goes on"
+	if r.Complete {
+		state = "complete"
+	}
+	line := fmt.Sprintf("%s: %d lines of kahn, %d new, %d lines kept as they are, %s", r.RunID, r.Lines, r.Added, r.Raw, state)
+	p.printLine("%s", timeline.Line(line, maxMessage))
+	for _, g := range r.Agents {
+		line := fmt.Sprintf("%s/%s: %s, %d steps, %d tool calls, %d audits", r.RunID, g.AgentID, g.Outcome, g.Steps, g.ToolCalls, g.Audits)
+		p.printLine("%s", timeline.Line(line, maxMessage))
+	}
 }

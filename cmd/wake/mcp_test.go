@@ -79,7 +79,7 @@ func TestListenMCP(t *testing.T) {
 	}
 }
 
-// Who can be reached by others needs a token.
+// A server that others can reach needs a token.
 func TestMCPToken(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"token": " secret\n", "empty": "\n"} {

@@ -81,7 +81,7 @@ func TestHealthWithoutServer(t *testing.T) {
 	}
 }
 
-// get asks until somebody answers.
+// get asks until the process answers.
 func get(t *testing.T, url string) (code int, text string) {
 	t.Helper()
 	for range 100 {

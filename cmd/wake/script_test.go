@@ -57,7 +57,7 @@ func serveNATS(conf string) error {
 	}
 	err = os.WriteFile("nats-url.part", []byte(s.ClientURL()), 0o600)
 	if err == nil {
-		err = os.Rename("nats-url.part", "nats-url") // who waits for it finds it whole
+		err = os.Rename("nats-url.part", "nats-url") // a script that waits for it finds it whole
 	}
 	if err != nil {
 		return err

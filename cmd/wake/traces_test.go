@@ -47,7 +47,7 @@ func upIn(t *testing.T, dir string, args ...string) (stop func()) {
 }
 
 // One trace goes from the command line through the runner to the recorder, through
-// a restart as well, and a command belongs to the trace of whoever sent it. What
+// a restart as well, and a command belongs to the trace of its sender. What
 // agents and commands say isn't in it.
 func TestTraces(t *testing.T) {
 	collector := otlptest.Start(t)

@@ -16,7 +16,7 @@ const (
 	inspectors = "inspector" // and operators
 	operators  = "operator"  // users who steer
 	ingesters  = "ingest"    // those that add runs that happened elsewhere
-	installers = "keeper"    // who has credentials of the installation: init, or a service's
+	installers = "keeper"    // a user with credentials of the installation: init, or a service's
 	nobody     = "nobody"    // it asks no server
 )
 

@@ -17,7 +17,7 @@ import (
 
 // older returns keys as they were made when there was one account and nobody kept the
 // operator's, and credentials of some of its users: of a runner, of an operator and, signed by the key of the
-// account itself, of somebody who could read one run.
+// account itself, of a guest that could read one run.
 func older(t *testing.T) (keys access.Keys, creds map[string][]byte) {
 	t.Helper()
 	pair := func(create func() (nkeys.KeyPair, error)) (nkeys.KeyPair, string, []byte) {
@@ -143,7 +143,7 @@ func TestRenew(t *testing.T) {
 	}
 }
 
-// TestResign checks that whoever is in another account now keeps name and key.
+// TestResign checks that a user that is in another account now keeps name and key.
 func TestResign(t *testing.T) {
 	keys, creds := older(t)
 	keys, err := keys.Renew(subjects.Default)

@@ -77,7 +77,7 @@ var users = []access.User{
 	{Name: "ingest", Role: access.Ingest},
 }
 
-// actions are subjects that somebody could try to publish to.
+// actions are subjects that a client could try to publish to.
 func actions() []string {
 	n := subjects.Default
 	all := []string{
@@ -236,7 +236,7 @@ func (s *site) answer() chan request {
 }
 
 // checkAsked checks that the server says who has asked, and of which run a guest is.
-// Who names a verb as reply has the service's own answer asked there: that is nobody's
+// A client that names a verb as reply has the service's own answer asked there: that is nobody's
 // question, and there is no subject to answer on.
 func (s *site) checkAsked(asked chan request) {
 	counts := map[string]int{}

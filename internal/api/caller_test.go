@@ -11,7 +11,7 @@ import (
 	"code.wake.dev/wake/internal/natstest"
 )
 
-// Who may know of one run may name that one, by its id, and nothing else. What the
+// A guest of one run may name that one, by its id, and nothing else. What the
 // server says of users is taken from its header; see TestScript/auth for that it is the
 // server's.
 func TestCallerOfOneRun(t *testing.T) {

@@ -98,7 +98,7 @@ func readDescription(t *testing.T) description {
 	return d
 }
 
-// Every address has a line in schemas/openapi.yaml, with its parts and who may ask, and the other way round.
+// Every address has a line in schemas/openapi.yaml, with its parts and the role that may ask, and the other way round.
 func TestRoutesAreDescribed(t *testing.T) {
 	d := readDescription(t)
 	want := map[string]role{}

@@ -145,7 +145,7 @@ func (m *mortal) dead() bool {
 	return m.over
 }
 
-// transport makes requests of who is alive.
+// transport makes requests of a process that is alive.
 func (m *mortal) transport(r *receiver) http.RoundTripper {
 	return roundTrip(func(req *http.Request) (*http.Response, error) {
 		if !m.step() {

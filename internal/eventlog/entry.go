@@ -120,7 +120,6 @@ func (l LastEpochs) IsVoid(e *wire.Event) bool {
 type Reader interface {
 	Conn() *nats.Conn
 	Names() subjects.Names
-	Keys() *seal.Keys
 	Incarnation() string
 
 	Bounds(ctx context.Context) (first, last uint64, err error)

@@ -28,7 +28,7 @@ const (
 	secondKey = "two YWJjZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXphYmNkZWY=\n"
 )
 
-// Who has the keys sees the log as if nothing were encrypted, large fields and old
+// A reader with the keys sees the log as if nothing were encrypted, large fields and old
 // keys included; nobody else sees what events carry, and nobody takes the log for
 // another one.
 func TestSealed(t *testing.T) {
@@ -113,8 +113,8 @@ func TestSealedMoved(t *testing.T) {
 	}
 }
 
-// Who comes without the key that is in use is told at once, before anything is read or
-// written; so is who has another one of the same name. A change of the key is noted.
+// A process without the key that is in use is told at once, before anything is read or
+// written; so is one that has another one of the same name. A change of the key is noted.
 func TestKeyInUse(t *testing.T) {
 	t.Parallel()
 	nc := natstest.Start(t)

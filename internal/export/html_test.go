@@ -130,7 +130,7 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-// The page has what was worth telling, the flow, who failed, and every call of a bar, failures by themselves.
+// The page has what was worth telling, the flow, the node that failed, and every call of a bar, failures by themselves.
 func TestPageTellsAll(t *testing.T) {
 	h := newHistory(t)
 	definition := must(wire.Marshal(map[string]any{"name": "f", "nodes": []any{

@@ -23,7 +23,7 @@ func (d *desk) command(c wire.Command) wire.CommandResponse {
 }
 
 // TestCommand: a command is stored, however long it is, and its sender is told what becomes
-// of it: by the run's owner, by who records those of nobody, or, for as long as it waits, by none.
+// of it: by the run's owner, by the intake that records strays, or, for as long as it waits, by none.
 func TestCommand(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		d := open(t)

@@ -301,7 +301,7 @@ func TestBeyondTheEnd(t *testing.T) {
 	})
 }
 
-// TestOneRun has somebody ask whom the server says to be of run r1.
+// TestOneRun has a user ask of which the server says that it is a guest of run r1.
 func TestOneRun(t *testing.T) {
 	d := open(t)
 	own := logtest.Append(t, d.writer, &wire.Event{ExecID: "a#1", SessionID: "ours", Payload: &wire.AgentText{Content: strings.Repeat("o", 400<<10)}})

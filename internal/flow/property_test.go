@@ -125,7 +125,7 @@ func TestEveryRunEnds(t *testing.T) {
 	}
 }
 
-// work lets something happen: a worker ends an execution, somebody answers, or
+// work lets something happen: a worker ends an execution, a person answers, or
 // time passes.
 func work(t *rapid.T, dr *driver) {
 	var open, asked []string

@@ -14,7 +14,7 @@ import (
 	"code.wake.dev/wake/internal/process"
 )
 
-// A hook that is asked about a call when its runner ends is asked once: whoever attaches hears its verdict.
+// A hook that is asked about a call when its runner ends is asked once: the runner that attaches hears its verdict.
 func TestAskedOnce(t *testing.T) {
 	dir := t.TempDir()
 	config := keeper.Config{

@@ -271,8 +271,8 @@ func TestSeveralRuns(t *testing.T) {
 	}
 }
 
-// TestTwoPushers: whoever comes later fences the one before; what is there is the
-// beginning of the file, whoever wrote it, and the next push brings the rest.
+// TestTwoPushers: the writer that comes later fences the one before; what is there is the
+// beginning of the file, whichever of them wrote it, and the next push brings the rest.
 func TestTwoPushers(t *testing.T) {
 	log := logtest.Start(t)
 	other := logtest.Open(t, log.Conn())

@@ -163,7 +163,7 @@ func (g *gate) interrupt(run string) {
 	if _, err := io.WriteString(w, stream(3)); err != nil {
 		g.Fatal(err)
 	}
-	<-time.After(5 * time.Minute) // who has nothing to send isn't gone
+	<-time.After(5 * time.Minute) // a sender that has nothing to send isn't gone
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		g.Errorf("%s: %v", run, err)

@@ -40,7 +40,7 @@ func TestFallbacks(t *testing.T) {
 	}
 }
 
-// Mistakes are told in the words of who made them. The parser would read the types of the last ones for ever.
+// Mistakes are told in the words of their author. The parser would read the types of the last ones for ever.
 func TestParseErrors(t *testing.T) {
 	for src, want := range map[string]string{
 		"?? 1": "nothing on its left", "n and ?: 1": "nothing on its left", "n ??": "nothing on its right", "(n ?: )": "nothing on its right", "n ? 1 ?? : 2": "nothing on its right",

@@ -128,7 +128,7 @@ func stopped(t *testing.T, pid int) bool {
 }
 
 // TestGroupOutlivesKeeper shows that what has outlived a keeper whose watchdogs were both killed at once is
-// ended by whoever comes next.
+// ended by the next process.
 func TestGroupOutlivesKeeper(t *testing.T) {
 	t.Parallel()
 	if groups := keeper.ProbeGroups(t.Context(), keeper.Watchdogs); !hasTree(groups) {

@@ -317,7 +317,7 @@ func TestOneAttaches(t *testing.T) {
 	}
 }
 
-// TestOtherProtocol meets a keeper that speaks another protocol: it lives for whoever only looks, and
+// TestOtherProtocol meets a keeper that speaks another protocol: it lives for a process that only looks, and
 // is ended by a runner that comes to attach, which reads what it has left.
 //
 //nolint:paralleltest // it changes what this process speaks
@@ -647,7 +647,7 @@ func TestTail(t *testing.T) {
 	}
 }
 
-// TestQuitStopped shows that a keeper that somebody has stopped doesn't hold up who ends it, and that its programs
+// TestQuitStopped shows that a keeper that a person has stopped doesn't hold up the process that ends it, and that its programs
 // end with it.
 func TestQuitStopped(t *testing.T) {
 	each(t, func(t *testing.T, fence keeper.Fence) {
@@ -665,7 +665,7 @@ func TestQuitStopped(t *testing.T) {
 	})
 }
 
-// TestForget shows that the journal of a program that has ended goes when nobody needs it, and its name is free for whoever
+// TestForget shows that the journal of a program that has ended goes when no runner needs it, and its name is free for the one that
 // attaches next; that of one at work stays.
 func TestForget(t *testing.T) {
 	b := open(t, keeper.Watchdogs)

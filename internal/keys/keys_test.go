@@ -40,7 +40,7 @@ func put(t *testing.T, kv jetstream.KeyValue, keys ...string) {
 }
 
 // What there is comes first, the newest of each key, then that it is complete, then
-// what changes: writes, removals by somebody, and those by age.
+// what changes: writes, removals by a client, and those by age.
 func TestWatch(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		js, kv := bucket(t, natstest.Start(t))

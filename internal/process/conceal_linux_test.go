@@ -57,7 +57,7 @@ func keep() {
 	_ = p.Close()
 }
 
-// TestConceal has a program look for the secrets of who started it: its environment, which
+// TestConceal has a program look for the secrets of the process that started it: its environment, which
 // stays readable whatever the program does to its variables, its memory and files. Who is
 // concealed still knows by their mark, and ends, the programs that it has started.
 func TestConceal(t *testing.T) {

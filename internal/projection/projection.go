@@ -289,7 +289,7 @@ func (p *Projection[V]) workDue(ctx context.Context) time.Duration {
 	}
 	p.evictValues()
 	p.metrics.runs.Set(float64(len(p.runs)))
-	p.metrics.position.Set(float64(p.commit.position.Seq))
+	p.position.Set(float64(p.commit.position.Seq))
 	return p.untilDue(now)
 }
 

@@ -68,8 +68,8 @@ func sealed(t testing.TB, k *seal.Keys, data []byte) *wire.Event {
 	return decode(t, out)
 }
 
-// A sealed event has the envelope of the original, and nothing of its payload; who
-// has the key has the original, byte for byte.
+// A sealed event has the envelope of the original, and nothing of its payload; a reader
+// with the key has the original, byte for byte.
 func TestEvent(t *testing.T) {
 	t.Parallel()
 	k := keys(t, 1)[0]
@@ -126,8 +126,8 @@ func TestForged(t *testing.T) {
 	}
 }
 
-// A new key writes, and what the former ones wrote is still read; who lacks a key
-// is told which.
+// A new key writes, and what the former ones wrote is still read; a reader that lacks a
+// key is told which.
 func TestRotation(t *testing.T) {
 	t.Parallel()
 	all := keys(t, 3)

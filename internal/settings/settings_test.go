@@ -152,7 +152,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// What somebody wrote since it was read isn't written over, and the file keeps its mode.
+// What another program wrote since it was read isn't written over, and the file keeps its mode.
 func TestSave(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "settings.json")
 	if err := os.WriteFile(file, []byte("{}"), 0o640); err != nil {

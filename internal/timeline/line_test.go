@@ -224,7 +224,7 @@ func TestSpan(t *testing.T) {
 	}
 }
 
-// Who has to allow a call sees what it does, whatever its agent says of it.
+// A person that has to allow a call sees what it does, whatever its agent says of it.
 func TestPermissionShowsTheCommand(t *testing.T) {
 	p := &wire.PermissionRequired{ToolName: "Bash", ToolInput: raw(t, `{"command":"rm -rf /srv","description":"Tidy up"}`), Description: "Tidy up"}
 	if _, text, _ := timeline.Of(&wire.Event{Payload: p}); text != "Permission needed: Bash\nrm -rf /srv" {

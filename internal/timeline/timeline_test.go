@@ -13,7 +13,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// page is what somebody who follows the steps has: the lines, in order.
+// page is what a reader that follows the steps has: the lines, in order.
 type page struct {
 	order []uint64
 	lines map[uint64]string

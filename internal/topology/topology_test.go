@@ -161,7 +161,7 @@ func TestInitChangesWhatIsGiven(t *testing.T) {
 	}
 }
 
-// Settings that somebody changed come back; what wake doesn't decide stays.
+// Settings that an operator changed come back; what wake doesn't decide stays.
 func TestInitRepairs(t *testing.T) {
 	t.Parallel()
 	js := natstest.JetStream(t)

@@ -124,7 +124,7 @@ func TestZombie(t *testing.T) {
 	}
 }
 
-// Loading a session that somebody writes, for a fork of it, doesn't disturb them.
+// Loading a session that is being written, for a fork of it, doesn't disturb its writer.
 func TestLoadOfLiveSession(t *testing.T) {
 	js := natstest.JetStream(t)
 	bucket(t, js)
@@ -343,7 +343,7 @@ func TestTakeovers(t *testing.T) {
 		var zombies []*process
 		for range rapid.IntRange(1, 12).Draw(t, "steps") {
 			switch rapid.IntRange(0, 3).Draw(t, "step") {
-			case 0: // somebody takes over
+			case 0: // another writer takes over
 				heir := begin(t, js)
 				if got := string(heir.load(t, id)); got != whole(want) {
 					t.Fatalf("loaded %q, want %q", got, whole(want))

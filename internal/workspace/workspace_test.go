@@ -348,7 +348,7 @@ func TestRepository(t *testing.T) {
 }
 
 // TestWorktree: a linked worktree is restored as a repository of its own, with its own place in it, and the next snapshot has what was
-// committed since; that of somebody else's repository, which doesn't name it, isn't read.
+// committed since; that of another repository, which doesn't name it, isn't read.
 func TestWorktree(t *testing.T) {
 	t.Parallel()
 	s, _ := openStore(t, nil)
@@ -649,7 +649,7 @@ func TestDrop(t *testing.T) {
 	}
 }
 
-// TestDroppedMeanwhile: whoever goes on with a folder whose snapshots were dropped stores all of it anew, by whatever way it was known.
+// TestDroppedMeanwhile: a runner that goes on with a folder whose snapshots were dropped stores all of it anew, by whatever way it was known.
 func TestDroppedMeanwhile(t *testing.T) {
 	t.Parallel()
 	s, js := openStore(t, nil)

@@ -219,7 +219,7 @@ func TestExists(t *testing.T) {
 }
 
 // D-SEAL S14, D-FLOW F15: a run that isn't what the caller expects, is resumed by
-// somebody else, has ended or never was, isn't resumed, and each has a code.
+// another client, has ended or never was, isn't resumed, and each has a code.
 func TestResume(t *testing.T) {
 	t.Parallel()
 	s := play(t, client.Options{})

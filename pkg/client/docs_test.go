@@ -99,7 +99,7 @@ func TestExampleGoOn(t *testing.T) {
 	}
 }
 
-// TestExampleTryAgain: who resumes a run that had failed waits for its second end, and whoever follows it from its
+// TestExampleTryAgain: a client that resumes a run that had failed waits for its second end, and one that follows it from its
 // beginning sees both.
 func TestExampleTryAgain(t *testing.T) {
 	t.Parallel()

@@ -106,7 +106,7 @@ func TestBreakpointHistory(t *testing.T) {
 }
 
 // What is told of breakpoints is what the state says, whatever calls are open
-// beside each other and whoever makes them: the call that is nearest to a human
+// beside each other and whichever agent makes them: the call that is nearest to a human
 // counts, and calls of sub-agents don't.
 func TestBreakpointsAreThoseOfTheState(t *testing.T) {
 	t.Parallel()

@@ -28,13 +28,6 @@ func Encode(e *Event) ([]byte, error) {
 	return bytes.Clone(w.buf), nil
 }
 
-// Validate reports whether e can be encoded.
-func Validate(e *Event) error {
-	w := writers.Get().(*writer)
-	defer w.returnToPool()
-	return w.writeEvent(e)
-}
-
 func (w *writer) returnToPool() {
 	w.empty()
 	w.fault = fault{path: w.path[:0]}

@@ -95,7 +95,7 @@ func dropEmpty(v any, depth int) any {
 }
 
 // TestForeignEncoders: the order of keys and the width of numbers and headers
-// don't matter, whoever encoded the event.
+// don't matter, whichever program encoded the event.
 func TestForeignEncoders(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := anEvent().Draw(t, "event")

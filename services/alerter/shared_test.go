@@ -19,7 +19,7 @@ import (
 	"code.wake.dev/wake/services/recorder"
 )
 
-// Budgets that runs share are told at 50, 80 and 100 %, each once, whoever looks and however often an alerter begins anew;
+// Budgets that runs share are told at 50, 80 and 100 %, each once, by whichever alerter looks, however often it begins anew;
 // another amount is another budget.
 func TestSharedBudgets(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {

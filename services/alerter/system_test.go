@@ -23,7 +23,7 @@ import (
 )
 
 // A stream that fills up and a recorder that doesn't record are told, and again
-// after an hour, each once, whoever looks.
+// after an hour, each once, whichever alerter looks.
 func TestSystem(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		s := natstest.New(t)
@@ -212,7 +212,7 @@ func TestGapOfTheOwner(t *testing.T) {
 	}
 }
 
-// What somebody sets is used from the next event on; what is wrong is refused.
+// What an operator sets is used from the next event on; what is wrong is refused.
 func TestSettings(t *testing.T) {
 	t.Parallel()
 	if err := alerter.Defaults().Validate(); err != nil {

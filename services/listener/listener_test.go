@@ -191,7 +191,7 @@ func TestAnsweredElsewhere(t *testing.T) {
 	}
 }
 
-// Who answers in the terminal is on record, and the hook says nothing.
+// An answer in the terminal is on record, and the hook says nothing.
 func TestAnsweredInTerminal(t *testing.T) {
 	for result, want := range map[string]string{
 		`"is_error":false}]},"toolUseResult":{}}`:                      "allow by terminal",
@@ -352,7 +352,7 @@ func TestDriven(t *testing.T) {
 	s.awaitStory("start")
 }
 
-// Who may not report doesn't, and nothing of it is stored.
+// A sender that may not report is refused, and nothing of it is stored.
 func TestRefused(t *testing.T) {
 	s := newScene(t)
 	address, err := report.ReadAddress(s.file)

@@ -296,7 +296,7 @@ func TestContract(t *testing.T) {
 			s.same("status of one that doesn't know the first", 409, status)
 			s.same("what it is told", object{"error": "something was appended since", "mtime": at, "summary": object{"x": list{1.5, nil}}}, answer)
 			s.same("loaded", any(list{object{"type": "a"}}), s.load(key(p, "s")))
-			s.append(key(p, "s"), object{"type": "b"}) // by who folds none
+			s.append(key(p, "s"), object{"type": "b"}) // by a program that folds none
 			q["summary"].(object)["after"] = at
 			_, answer = s.ask("append", q, nil)
 			s.same("the summary, which is old", any(nil), answer["summary"])
@@ -345,7 +345,7 @@ func TestContract(t *testing.T) {
 	s.same("subkeys after a restart", any(list{"subagents/agent-2"}), s.do("subkeys", object{"key": key("-p11", "s")})["subkeys"])
 }
 
-// What a program appends is told as a run, each entry once, whoever keeps it meanwhile; a run in which nothing goes on rests.
+// What a program appends is told as a run, each entry once, whichever mirror keeps it meanwhile; a run in which nothing goes on rests.
 func TestTold(t *testing.T) {
 	s := newScene(t)
 	k := key("-src", id)
@@ -462,7 +462,7 @@ func TestOtherRuns(t *testing.T) {
 	s.same("story", "start \nagent says b\naborted\n", s.story("b"))
 }
 
-// Who may not ask isn't answered, and what is no request isn't kept.
+// A program that may not ask isn't answered, and what is no request isn't kept.
 func TestRefused(t *testing.T) {
 	s := newScene(t)
 	good := `{"key":{"projectKey":"p","sessionId":"s"},"entries":[{"type":"x"}]}`

@@ -189,7 +189,7 @@ func TestAnsweredTwice(t *testing.T) {
 }
 
 // An answer by the id of a message goes to the agent that has asked it, once; one to
-// nobody's is refused with what to do. What somebody waits for a person is measured, the
+// a message of no agent is refused with what to do. How long an agent waits for a person is measured, the
 // same time once.
 func TestReplyToMessages(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {

@@ -65,7 +65,7 @@ func TestServerAway(t *testing.T) {
 	})
 }
 
-// What a loss of power takes costs no run, and no agent that lives: leases, snapshots, and who was handed what.
+// What a loss of power takes costs no run, and no agent that lives: leases, snapshots, and which offer was handed to which runner.
 func TestPowerCut(t *testing.T) {
 	for _, killed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("runner killed %t", killed), func(t *testing.T) {

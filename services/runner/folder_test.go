@@ -207,7 +207,7 @@ func slowFolder(t *testing.T) string {
 }
 
 // An agent begins while the first snapshot is taken, which comes before the first call that may change something. A fork that is asked for
-// meanwhile has the folder of that snapshot, and so has who goes on if the runner dies.
+// meanwhile has the folder of that snapshot, and so has the runner that goes on if this one dies.
 func TestAgentBeginsBesideTheFirstSnapshot(t *testing.T) {
 	for name, kill := range map[string]bool{"fork": false, "kill": true} {
 		t.Run(name, func(t *testing.T) {
@@ -305,7 +305,7 @@ func TestFolderUnchanged(t *testing.T) {
 		b := newBench(t)
 		var dir string
 		recorded := &scripted{play: func(s *session, say func(wire.Payload) bool) {
-			if err := os.WriteFile(filepath.Join(dir, s.request.NodeID), nil, 0o600); err != nil { // somebody else does
+			if err := os.WriteFile(filepath.Join(dir, s.request.NodeID), nil, 0o600); err != nil { // another program does
 				panic(err)
 			}
 			calls(s, say)

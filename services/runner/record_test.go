@@ -71,7 +71,7 @@ func TestRejectedStaysRejected(t *testing.T) {
 	})
 }
 
-// Who stalls between its look for a run and the record that there is none, and goes
+// A runner that stalls between its look for a run and the record that there is none, and goes
 // on after the run has begun, adds nothing: the command is its run's, once.
 func TestRejectedTooLate(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {

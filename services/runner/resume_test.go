@@ -676,8 +676,8 @@ open agent:tool
 	})
 }
 
-// A decision that came when the agent was gone is kept: who was denied isn't
-// sealed, who was approved is told so, and the inbox is empty afterwards.
+// A decision that came when the agent was gone is kept: a call that was denied isn't
+// sealed, the agent of an approved one is told so, and the inbox is empty afterwards.
 func TestDecisionsOfOpenCalls(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)

@@ -11,8 +11,8 @@ import (
 )
 
 // TestWaitingLeavesItsPlace has agents wait for people on a runner with one place: others
-// work meanwhile. Who is answered goes on when there is a place, before what hasn't begun;
-// who is withdrawn ends without one. What waits beyond the bound keeps its place.
+// work meanwhile. An agent that is answered goes on when there is a place, before what hasn't begun;
+// an agent that is withdrawn ends without one. What waits beyond the bound keeps its place.
 func TestWaitingLeavesItsPlace(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)

@@ -509,7 +509,7 @@ func (b *bench) runningList(id string) (runs, nodes []string) {
 	return list.Runs, list.Nodes
 }
 
-// S13: who does nothing ends at once and keeps no list; a run in which no agent is
+// S13: an agent that does nothing ends at once and keeps no list; a run in which no agent is
 // at work is handed over as it is, and listed; an agent at work that is deaf is
 // interrupted when its 100 ms are over.
 func TestS13Shutdown(t *testing.T) {

@@ -86,7 +86,7 @@ func TestSharedBudget(t *testing.T) {
 		b.awaits("two dollars", func() bool {
 			return b.fold("run1", b.read("run1")).Usage.CostUsd+b.fold("run2", b.read("run2")).Usage.CostUsd >= 2
 		})
-		r1.kill() // and whoever goes on with its run knows what it has spent
+		r1.kill() // and the runner that goes on with its run knows what it has spent
 		b.awaits("run1 is paused", b.paused("run1", wire.PauseSharedBudget))
 		b.awaits("run2 is paused", b.paused("run2", wire.PauseSharedBudget))
 		b.awaits("the other run is complete", b.gone("other"))

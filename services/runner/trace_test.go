@@ -12,7 +12,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// Who takes a run over from a runner that died goes on with its trace.
+// A runner that takes a run over from one that died goes on with its trace.
 func TestTraceOfTakeover(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		spans := tracetest.NewSpanRecorder()

@@ -40,7 +40,7 @@ func obeyed(t *testing.T, desk *rebuild.Desk, id string) {
 	t.Fatal("the order isn't obeyed")
 }
 
-// All snapshots are made again, whatever somebody has made of them: by a service
+// All snapshots are made again, whatever another process has made of them: by a service
 // that runs, by two of them, and by one that is started later.
 func TestRebuild(t *testing.T) {
 	for name, services := range map[string]int{"running": 1, "two": 2, "stopped": 0} {

@@ -388,7 +388,7 @@ func TestDriven(t *testing.T) {
 	}
 }
 
-// Somebody else may write on the run itself, such as who hears the session's hooks: the watcher goes on from there.
+// Another process may write on the run itself, such as the listener of the session's hooks: the watcher goes on from there.
 func TestRunOfOthers(t *testing.T) {
 	s := &scene{T: t, log: logtest.Start(t), config: t.TempDir()}
 	content := recording(t, "todowrite.jsonl")

@@ -60,7 +60,7 @@ func newInstallation(t *testing.T, keys string) *installation {
 	if _, err := topology.Init(t.Context(), i.server.JetStream(t), topology.Config{}); err != nil {
 		t.Fatal(err)
 	}
-	logtest.Serve(t, i.log(keys)) // who answers stores commands
+	logtest.Serve(t, i.log(keys)) // the service that answers stores commands
 	return i
 }
 
@@ -314,8 +314,8 @@ func keyFile(t *testing.T) string {
 	return path
 }
 
-// What was stored before there were keys, or under former ones, is read; who lacks a
-// key is told which, wherever he looks, and adds nothing.
+// What was stored before there were keys, or under former ones, is read; a reader that lacks a
+// key is told which, wherever it looks, and adds nothing.
 func TestRotation(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		first := keyFile(t)

@@ -236,7 +236,7 @@ func TestForkFromSlider(t *testing.T) {
 	}
 }
 
-// A denial arrives within a second, by the keyboard alone; whoever comes too late is told.
+// A denial arrives within a second, by the keyboard alone; a person that comes too late is told.
 func TestDeny(t *testing.T) {
 	w := newWorld(t)
 	w.fill()

@@ -158,7 +158,7 @@ func percent(sorted []float64, p float64) float64 {
 	return sorted[min(len(sorted)-1, int(p*float64(len(sorted))))]
 }
 
-// The page of a link that answers a question: it shows all of what is asked, to whoever has the link.
+// The page of a link that answers a question: it shows all of what is asked, to each holder of the link.
 func TestAnswerPage(t *testing.T) {
 	axe := read(t, wanted(t, "WAKE_AXE"))
 	h := newHost(t)
@@ -225,7 +225,7 @@ func TestManyRuns(t *testing.T) {
 	paints, answered := page.paint("/", 5)
 	t.Logf("before anything changes: first paint after %.0f ms, answers after %.0f", paints, answered)
 
-	// Who changes says when. One change in five is of a run that is on the page.
+	// Each change says when it was made. One change in five is of a run that is on the page.
 	shown := eval[[]int](page, `[...document.querySelectorAll('.fleet [data-row]')].map(e => +e.id.slice('run-r'.length))`)
 	ctx, stop := context.WithCancel(t.Context())
 	changes, open := 0, map[int]string{} // the open call of a run

@@ -169,7 +169,7 @@ type tab struct {
 	problems []string                     // errors of scripts, what policies refused, dialogs
 }
 
-// look is how somebody looks at a page.
+// look is how a reader looks at a page.
 type look struct {
 	width, height int64
 	dark          bool

@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	os.Exit(lab.Main(m, &bin))
 }
 
-// network makes the bridge. It fails where there is a way out: this is somebody's network.
+// network makes the bridge. It fails where there is a way out: this is another machine's network.
 func network() error {
 	routes, err := exec.Command("ip", "route").CombinedOutput()
 	if err == nil && len(routes) > 0 {

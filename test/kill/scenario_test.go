@@ -213,7 +213,7 @@ func allKilled(t *testing.T, own bool) {
 	t.Logf("%s did it: %d events, %d sealed, %d agents resumed", fourth.ID, len(a.Entries), a.Sealed, a.Resumed)
 }
 
-// A command that must not run twice, and that no keeper holds, was killed with its runner: somebody decides.
+// A command that must not run twice, and that no keeper holds, was killed with its runner: a person decides.
 func TestInterruptedCommand(t *testing.T) {
 	l := newLab(t, 2*time.Second, 2*time.Minute)
 	r := l.Runner("r1", false, "--fence", "none")

@@ -157,7 +157,7 @@ func openLog(l *bench) *eventlog.Log {
 }
 
 // toldOf returns what the log has of a session: the keys of lines that were told and not removed, and what was told twice, as a line or as
-// what somebody says.
+// what a person says.
 func toldOf(l *bench, log *eventlog.Log, id string) (told map[string]bool, doubles []string) {
 	l.Helper()
 	told = map[string]bool{}

@@ -17,7 +17,7 @@ import (
 )
 
 // provider has agents drive programs whose behaviour follows from the seed and the execution,
-// whoever drives them.
+// whichever runner drives them.
 type provider struct {
 	w    *world
 	life *life

@@ -148,7 +148,7 @@ func (w *world) judgeFolders(report *oracle.Report) error {
 			return err
 		}
 		if e.Event == nil || e.Event.Epoch < j.epochs[[2]string{e.RunID, e.NodeID}] {
-			continue // of somebody who isn't its writer
+			continue // of a process that isn't its writer
 		}
 		if e.Event, err = w.log.Inline(j.ctx, e.Event); err != nil { // large fields
 			return err

@@ -146,7 +146,7 @@ func (w *world) awaitWord(most time.Duration) {
 	}
 }
 
-// intrude has somebody else attach to a keeper, and speak to its agent, for a while: only who is the only one may.
+// intrude has another runner attach to a keeper, and speak to its agent, for a while: one runner at a time may.
 func (w *world) intrude() {
 	dir := w.someKeeper()
 	if dir == "" {

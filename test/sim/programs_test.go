@@ -21,7 +21,7 @@ type orders struct {
 	Session         string
 	Resume          bool
 	ForkOf, ForkAt  string
-	Asks            bool // somebody is there to decide
+	Asks            bool // a person is there to decide
 	Runner          string
 }
 
@@ -33,7 +33,7 @@ type line struct {
 	Call string `json:"call,omitempty"`
 	ID   string `json:"id,omitempty"` // of a message's command
 	Text []byte `json:"text,omitempty"`
-	From string `json:"from,omitempty"` // who speaks to the program
+	From string `json:"from,omitempty"` // the runner that speaks to the program
 	// Of a decision.
 	Allow bool   `json:"allow,omitempty"`
 	By    string `json:"by,omitempty"`

@@ -24,7 +24,7 @@ type session struct {
 
 	request agent.Request
 	script  script
-	name    string          // of who speaks to the program
+	name    string          // of the runner that speaks to the program
 	ctx     context.Context //nolint:containedctx // a session lives as long as its context
 	cancel  context.CancelFunc
 	yield   func(*wire.Event, error) bool
@@ -32,7 +32,7 @@ type session struct {
 	// Of the one goroutine that takes in what the program says.
 	offset, rests uint64 // of the journal: behind the last line, of the last resting point
 	open          []line // what it asks, in the journal
-	asking        int    // what somebody decides at the moment
+	asking        int    // what a person decides at the moment
 	decided       chan line
 	deciding      sync.WaitGroup
 	own           *keeper.Keeper // of a runner without keepers

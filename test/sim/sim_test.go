@@ -121,7 +121,7 @@ const exitFrozen = 3
 
 // frozen gives a seed up whose time has stopped: a goroutine of the client or the
 // server waits for a lock whose holder waits for time to pass, which it doesn't as
-// long as somebody waits for a lock. Outside of a bubble nothing stands still then.
+// long as a goroutine waits for a lock. Outside of a bubble nothing stands still then.
 func (s *tally) frozen(seed uint64) {
 	if !*tallied {
 		panic(fmt.Sprintf("seed %d stands still", seed))
@@ -135,7 +135,7 @@ func (s *tally) frozen(seed uint64) {
 // play plays a seed in a world of its own.
 func (s *tally) play(t *testing.T, seed uint64, verbose bool) {
 	t.Helper()
-	// Outside of the bubble: its time stops for ever if somebody sleeps under a lock.
+	// Outside of the bubble: its time stops for ever if a goroutine sleeps under a lock.
 	watch := time.AfterFunc(*tooLong, func() { s.frozen(seed) })
 	defer watch.Stop()
 	defer func() { // a bubble that fails doesn't come back

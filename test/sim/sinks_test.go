@@ -20,7 +20,7 @@ import (
 	"code.wake.dev/wake/services/alerter"
 )
 
-// rules are those of the world's alerter: whoever delivers to the hasty sink gives up
+// rules are those of the world's alerter: an alerter that delivers to the hasty sink gives up
 // soon.
 const rules = `
 sinks:
@@ -50,7 +50,7 @@ type web struct {
 
 	mu        sync.Mutex
 	moods     map[string]mood
-	countdown int  // requests until whoever makes them dies; 0: it doesn't
+	countdown int  // requests until the alerter that makes them dies; 0: it doesn't
 	before    bool // before the request is dealt with, else behind that
 	bug       func(sink, id string, body []byte) (taken bool)
 }
@@ -136,7 +136,7 @@ func answer(r *http.Request, status int) *http.Response {
 	}
 }
 
-// dies reports whether whoever makes this request dies, and when.
+// dies reports whether the alerter that makes this request dies, and when.
 func (b *web) dies() (dies, before bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

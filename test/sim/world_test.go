@@ -276,7 +276,7 @@ func (w *world) decide(id string, s *wire.State) {
 	}
 }
 
-// interrupted lists the nodes about which somebody has to decide.
+// interrupted lists the nodes about which a person has to decide.
 func interrupted(s *wire.State) (nodes []string) {
 	for id, n := range s.Nodes {
 		if s.NodeStatus[id] == wire.NodeFailed && (n.ErrorType == wire.ErrorInterrupted || n.ErrorType == wire.ErrorSessionNotFound) {

@@ -12,7 +12,7 @@ import (
 
 // The ways through a link.
 const (
-	forth = iota // from who dials to who listens
+	forth = iota // from the end that dials to the one that listens
 	back
 )
 

@@ -106,7 +106,7 @@ func (l *load) look() {
 const unborn = 20 * time.Second
 
 // forget gives a run up whose request was never stored, as the verb said, or whose
-// fork was refused once there was somebody to do so. If it comes to be after all,
+// fork was refused once there was an owner to do so. If it comes to be after all,
 // it has to end like all others.
 func (l *load) forget(id string, unknown bool) {
 	l.mu.Lock()

@@ -19,7 +19,7 @@ import (
 	"code.wake.dev/wake/test/lab"
 )
 
-// TestPowerCut cuts the power of all servers at once while somebody publishes, and
+// TestPowerCut cuts the power of all servers at once while a client publishes, and
 // counts what was acknowledged and is gone: nothing may be with sync_interval:
 // always. What the server's default loses is only reported.
 func TestPowerCut(t *testing.T) {

@@ -361,7 +361,7 @@ func tallied(counts map[string]int) string {
 	return cmp.Or(strings.Join(all, ", "), "none")
 }
 
-// takeover is how long it took until somebody else, or its next process, claimed
+// takeover is how long it took until another runner, or its next process, claimed
 // what a runner held that was killed or stood still.
 type takeover struct {
 	run, node string
@@ -407,7 +407,7 @@ func takeovers(h *oracle.History, strikes []strike) (owners, workers []takeover)
 	return owners, workers
 }
 
-// over forgets who held what has ended or waits for somebody.
+// over forgets the holders of what has ended or waits for a person.
 func over(held map[[2]string]string, e eventlog.Entry) {
 	switch e.Event.Payload.(type) {
 	case *wire.NodeComplete, *wire.NodeError:

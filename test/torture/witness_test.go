@@ -32,7 +32,7 @@ type witness struct {
 	commands int
 
 	writers map[[2]string]string // run, node → runner, by the claims so far
-	want    []wire.Type          // somebody waits for the first of them
+	want    []wire.Type          // a writer waits for the first of them
 	found   chan sighting
 
 	batches map[string]map[int]*nats.Msg // by id, then by number

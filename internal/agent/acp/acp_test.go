@@ -335,7 +335,7 @@ func TestWithinTheFolder(t *testing.T) {
 	}
 }
 
-// A question for permission goes to whoever decides; each question has an answer of its own, and what is denied doesn't begin.
+// A question for permission goes to the approver; each question has an answer of its own, and what is denied doesn't begin.
 func TestPermission(t *testing.T) {
 	p := newPlace(t)
 	r := p.request(t, "ask c1 execute {\"command\":\"rm\"}\nupdate c1 failed denied\nask c2 edit {\"path\":\"x\"}\nask c2 edit {\"path\":\"/etc\"}\nupdate c2 completed ok")

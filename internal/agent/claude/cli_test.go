@@ -140,8 +140,8 @@ func (l lab) lastRequest(t *testing.T) []byte {
 	return b
 }
 
-// asked returns the conversation that the API was last asked to go on with: who
-// says what, in order. Reminders of the program are left out.
+// asked returns the conversation that the API was last asked to go on with: speakers
+// and what they say, in order. Reminders of the program are left out.
 func (l lab) asked(t *testing.T) []string {
 	t.Helper()
 	b := l.lastRequest(t)
@@ -342,7 +342,7 @@ func TestCLINotifyParent(t *testing.T) {
 	})
 }
 
-// Who has asked its parent waits for the answer, and gets it in the same session of
+// An agent that has asked its parent waits for the answer, and gets it in the same session of
 // the same process.
 func TestCLIQuestion(t *testing.T) {
 	versions(t, func(t *testing.T, l lab) {
@@ -376,7 +376,7 @@ func TestCLIQuestion(t *testing.T) {
 	})
 }
 
-// Who waits for an answer comes to a safe point at once when it is interrupted, and
+// An agent that waits for an answer comes to a safe point at once when it is interrupted, and
 // goes on waiting when it is resumed.
 func TestCLIQuestionInterrupted(t *testing.T) {
 	versions(t, func(t *testing.T, l lab) {

@@ -22,7 +22,7 @@ func script(event, cases string) flow.Hook {
 }
 
 // The real program obeys hooks: a call is denied, another one made with other arguments,
-// in the mode that asks nobody and in the one that asks somebody, who sees those.
+// in the mode that asks no approver and in the one that asks one, which sees those.
 func TestCLIHooks(t *testing.T) {
 	const changed = "map[command:echo changed > changed.txt description:x]"
 	for _, test := range []struct{ mode, change string }{

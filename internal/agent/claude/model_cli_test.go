@@ -9,7 +9,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// TestCLIResumedModel has a session go on with the model that it had, whoever chose that.
+// TestCLIResumedModel has a session go on with the model that it had, be it the node's or the program's choice.
 func TestCLIResumedModel(t *testing.T) {
 	versions(t, func(t *testing.T, l lab) {
 		for name, choose := range map[string]func(*agent.Options){

@@ -337,7 +337,7 @@ func TestBrokenStream(t *testing.T) {
 	}
 }
 
-// A stream that is cut for good leaves its pieces; who reads whole blocks only
+// A stream that is cut for good leaves its pieces; a reader of whole blocks only
 // gets them as one.
 func TestCutStream(t *testing.T) {
 	got := said(run(t, claude.NormalizerOptions{Blocks: agent.BlocksAlways}, claude.Exit{Code: -1, Signal: "KILL"}, brokenStream[:4]...))
@@ -443,7 +443,7 @@ func TestPermissions(t *testing.T) {
 }
 
 // What the program says in the user's name when it is interrupted, or when its question has no
-// answer, isn't taken for a refusal; what somebody on record has refused is one.
+// answer, isn't taken for a refusal; what an approver on record has refused is one.
 func TestFeignedRefusals(t *testing.T) {
 	const (
 		reject = "The user doesn't want to proceed with this tool use. The tool use was rejected (eg. if it was a file edit, the new_string was NOT written to the file)."
@@ -457,7 +457,7 @@ func TestFeignedRefusals(t *testing.T) {
 		name    string
 		opt     claude.NormalizerOptions
 		before  string // a question about the call
-		denied  bool   // by somebody
+		denied  bool   // by an approver
 		message string
 		want    string // the error
 	}{

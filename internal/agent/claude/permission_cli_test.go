@@ -16,7 +16,7 @@ import (
 
 // S16: what is denied isn't done though it is allowed too, in every mode; what isn't
 // on the list isn't done where nobody is to be asked, and is asked about elsewhere;
-// whoever may only read changes nothing. Permissions are options of the node, which
+// an agent that may only read changes nothing. Permissions are options of the node, which
 // the program enforces; to read only is mode dontAsk with a list of tools that read,
 // beside commands that the program knows to do nothing else, such as ls.
 func TestCLIPermissions(t *testing.T) {

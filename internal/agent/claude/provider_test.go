@@ -308,7 +308,7 @@ func later(t *testing.T, do func() error) {
 	t.Cleanup(done.Wait)
 }
 
-// Who has asked its parent waits for the answer, in the same process, however long
+// An agent that has asked its parent waits for the answer, in the same process, however long
 // that takes; a notice is none.
 func TestQuestion(t *testing.T) {
 	script := asks + "< user\n" + replay + "> " + success + "\n< user\n" + replay + "> " + success + "\n< eof\nexit 0\n"
@@ -362,7 +362,7 @@ func TestQuestionInterrupted(t *testing.T) {
 	}
 }
 
-// Who goes on with a question open waits for its answer too.
+// An agent that goes on with a question open waits for its answer too.
 func TestQuestionOfBefore(t *testing.T) {
 	script := start + replay + "> " + success + "\n< user\n" + replay + "> " + success + "\n< eof\nexit 0\n"
 	s := session(t, script, func(r *agent.Request) { r.Asked = []string{"t0"} })

@@ -17,7 +17,7 @@ import (
 )
 
 // newStory is an execution through every breakpoint: two calls in a message, one that
-// somebody approves, then a command, then the end.
+// a person approves, then a command, then the end.
 func newStory(t *testing.T) *bench {
 	t.Helper()
 	b := newBench(t,
@@ -197,7 +197,7 @@ func TestUnknownSession(t *testing.T) {
 }
 
 // TestInterrupt comes to a safe point while a tool runs, while the model answers, and
-// while somebody is to approve a call; then it goes on.
+// while a person is to approve a call; then it goes on.
 func TestInterrupt(t *testing.T) {
 	for _, test := range []struct {
 		name string

@@ -169,8 +169,8 @@ func (h *endless) End(time.Duration) error {
 	return nil
 }
 
-// Of long output the beginning and the end are recorded, and how much is left out: also if whoever
-// records it is another one in the middle.
+// Of long output the beginning and the end are recorded, and how much is left out: also if another runner
+// records it from the middle on.
 func TestExcerpt(t *testing.T) {
 	record := func(h *ended) (got []string) {
 		var cut []string
