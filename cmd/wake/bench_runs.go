@@ -11,6 +11,7 @@ import (
 
 	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/internal/bench"
+	"code.wake.dev/wake/internal/pull"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner"
 )
@@ -81,6 +82,12 @@ func (b *benchmark) activeRuns(ctx context.Context, l *lab) (rows []bench.Row, e
 	return rows, err
 }
 
+// restTime is how long nothing happens in runs until all that they don't need for it is gone.
+const restTime = 4 * time.Second
+
+// manyRuns are enough for that to matter.
+const manyRuns = 100
+
 func (b *benchmark) activateRuns(ctx context.Context, l *lab, definition wire.Raw, idle *idleAgents) (rows []bench.Row, err error) {
 	const atOnce = 64 // that haven't begun: as many as people might start
 	started := 0
@@ -111,6 +118,9 @@ func (b *benchmark) activateRuns(ctx context.Context, l *lab, definition wire.Ra
 			return nil, err
 		}
 		rate := float64(more) / time.Since(began).Seconds()
+		if runs >= manyRuns { // few don't change the figure
+			pull.Sleep(ctx, restTime)
+		}
 		m := measureMemory()
 		name := fmt.Sprintf("a runner with %d active runs%s: ", runs, b.withServer())
 		rows = append(rows, bench.NewRow(name+"memory", "B", m.bytes), bench.NewRow(name+"goroutines", "", m.goroutines))
@@ -144,12 +154,13 @@ func (*idleAgents) Capabilities() agent.Capabilities { return agent.Capabilities
 
 // Start implements [agent.Provider].
 func (p *idleAgents) Start(_ context.Context, r agent.Request) (agent.Session, error) {
-	return &idleAgent{provider: p, request: r, end: make(chan struct{})}, nil
+	return &idleAgent{provider: p, id: r.SessionID, prompt: r.Prompt, end: make(chan struct{})}, nil
 }
 
 type idleAgent struct {
 	provider *idleAgents
-	request  agent.Request
+	id       string
+	prompt   wire.Raw
 	once     sync.Once
 	end      chan struct{}
 }
@@ -157,8 +168,8 @@ type idleAgent struct {
 // Events implements [agent.Session].
 func (s *idleAgent) Events() iter.Seq2[*wire.Event, error] {
 	return func(yield func(*wire.Event, error) bool) {
-		event := func(p wire.Payload) *wire.Event { return &wire.Event{SessionID: s.request.SessionID, Payload: p} }
-		if !yield(event(&wire.AgentStart{Prompt: s.request.Prompt, Model: "idle"}), nil) {
+		event := func(p wire.Payload) *wire.Event { return &wire.Event{SessionID: s.id, Payload: p} }
+		if !yield(event(&wire.AgentStart{Prompt: s.prompt, Model: "idle"}), nil) {
 			return
 		}
 		select {

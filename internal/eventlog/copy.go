@@ -127,7 +127,7 @@ func (c *Copier) storeUnit(ctx context.Context) error {
 	for _, f := range unit {
 		ends[f.node] = f.seq
 	}
-	if _, err := c.writers[last.node].lane.queueUnit(ctx, unit, false, last.w.fenced); err != nil {
+	if _, err := c.writers[last.node].lane.queueUnit(ctx, unit, false, last.w); err != nil {
 		return err
 	}
 	for node, seq := range ends {

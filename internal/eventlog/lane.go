@@ -65,8 +65,8 @@ func newLane(l *Log, id int, tag string) *lane {
 
 // queueUnit queues frames that belong together. Without room it waits, unless
 // droppable is set and nothing is being stored at present: then it reports
-// false.
-func (l *lane) queueUnit(ctx context.Context, unit []*frame, droppable bool, stop <-chan struct{}) (bool, error) {
+// false. w is the writer that queues them, and waits until it is fenced at most; nil: none does.
+func (l *lane) queueUnit(ctx context.Context, unit []*frame, droppable bool, w *writerState) (bool, error) {
 	for {
 		room, drop, err := l.tryPut(unit, droppable)
 		if err != nil || room == nil {
@@ -75,9 +75,13 @@ func (l *lane) queueUnit(ctx context.Context, unit []*frame, droppable bool, sto
 		if drop {
 			return false, nil
 		}
+		var fenced <-chan struct{}
+		if w != nil {
+			fenced = w.Fenced()
+		}
 		select {
 		case <-room:
-		case <-stop:
+		case <-fenced:
 			return false, ErrFenced
 		case <-ctx.Done():
 			return false, ctx.Err()

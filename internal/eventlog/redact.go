@@ -174,7 +174,7 @@ func (w *Writer) storeTexts(ctx context.Context, isOver func(heldText) bool) err
 	}
 	unit, err := w.encodeFrames(w.restEvents(over), true)
 	if err == nil {
-		_, err = w.lane.queueUnit(ctx, unit, false, w.fenced)
+		_, err = w.lane.queueUnit(ctx, unit, false, w.writerState)
 	}
 	if err != nil {
 		return err

@@ -14,22 +14,21 @@ type writerState struct {
 	epoch     uint64
 	expect    string // the subject of its expectations
 
-	fenced   chan struct{} // closed once err is an ErrFenced
-	onFenced func()        // called then; under mu
-
 	mu      sync.Mutex
 	seq     uint64 // of the last event that is known to be stored
 	pos     uint64 // its position: what the next one follows; 0: none
 	err     error  // why the writer takes no more events
 	over    bool   // nothing more is going to be stored
 	waiters []waiter
+
+	fenced   chan struct{} // closed once err is an ErrFenced; nil: nothing waits for that
+	onFenced func()        // called then
 }
 
 func newState(names subjects.Names, run, node string, epoch, seq, pos uint64) *writerState {
 	return &writerState{
 		run: run, node: node, epoch: epoch, seq: seq, pos: pos,
 		expect: names.NodeEvents(run, node),
-		fenced: make(chan struct{}),
 	}
 }
 
@@ -46,19 +45,24 @@ type appendOutcome struct {
 
 // Fenced returns a channel that is closed when another writer writes the node.
 // The owner of w must then give the node up.
-func (w *writerState) Fenced() <-chan struct{} { return w.fenced }
+func (w *writerState) Fenced() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.fenced == nil {
+		w.fenced = make(chan struct{})
+		if errors.Is(w.err, ErrFenced) {
+			close(w.fenced)
+		}
+	}
+	return w.fenced
+}
 
 // OnFenced has a function called when the channel of Fenced is closed, at once if it is; nil: none. It must take no time.
 func (w *writerState) OnFenced(call func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.onFenced = call
-	select {
-	case <-w.fenced:
-		if call != nil {
-			call()
-		}
-	default:
+	if w.onFenced = call; call != nil && errors.Is(w.err, ErrFenced) {
+		call()
 	}
 }
 
@@ -70,7 +74,8 @@ func (w *writerState) Err() error {
 	return w.err
 }
 
-func (w *writerState) isFenced() bool { return errors.Is(w.Err(), ErrFenced) }
+// IsFenced reports whether the channel of Fenced is closed.
+func (w *writerState) IsFenced() bool { return errors.Is(w.Err(), ErrFenced) }
 
 // Epoch returns the epoch that was claimed.
 func (w *writerState) Epoch() uint64 { return w.epoch }
@@ -115,7 +120,9 @@ func (w *writerState) noteStored(seq, pos uint64) {
 		w.waiters[n].done <- appendOutcome{pos: pos}
 		n++
 	}
-	w.waiters = w.waiters[n:]
+	if w.waiters = w.waiters[n:]; len(w.waiters) == 0 {
+		w.waiters = nil // what it was part of holds those that don't wait any more
+	}
 }
 
 // followPosition makes the writer expect pos, which holds nothing of its own, before its
@@ -137,7 +144,9 @@ func (w *writerState) failWith(err error) {
 	w.err = err
 	isFenced := errors.Is(err, ErrFenced)
 	if isFenced {
-		close(w.fenced)
+		if w.fenced != nil {
+			close(w.fenced)
+		}
 		if w.onFenced != nil {
 			w.onFenced()
 		}

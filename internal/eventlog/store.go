@@ -215,14 +215,14 @@ func (l *lane) canStore(f *frame, next map[*writerState]uint64) bool {
 		want = seq + 1
 	}
 	switch {
-	case f.w.isFenced():
+	case f.w.IsFenced():
 	case f.broken != "":
 		l.fenceWriter(f.w, fmt.Errorf("%w: %s", ErrFenced, f.broken))
 	case f.seq != want:
 		l.fenceWriter(f.w, fmt.Errorf("%w: the spool lost events from seq %d on", ErrFenced, want))
 	}
 	next[f.w] = f.seq + 1
-	return !f.w.isFenced()
+	return !f.w.IsFenced()
 }
 
 // storeQueued stores what is queued until the lane is closed and empty, or ctx ends.

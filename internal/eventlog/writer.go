@@ -142,7 +142,12 @@ func (w *Writer) lock(ctx context.Context) error {
 	select {
 	case w.turn <- struct{}{}:
 		return nil
-	case <-w.fenced:
+	default:
+	}
+	select {
+	case w.turn <- struct{}{}:
+		return nil
+	case <-w.Fenced():
 		return w.Err()
 	case <-ctx.Done():
 		return ctx.Err()
@@ -187,7 +192,7 @@ func (w *Writer) queueEvents(ctx context.Context, events []*wire.Event, together
 	if done != nil {
 		w.awaitStored(last, done)
 	}
-	ok, err := w.lane.queueUnit(ctx, unit, droppable, w.fenced)
+	ok, err := w.lane.queueUnit(ctx, unit, droppable, w.writerState)
 	switch {
 	case errors.Is(err, ErrFenced):
 		return w.Err()
@@ -254,7 +259,7 @@ func (w *Writer) reportDropped(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := w.lane.queueUnit(ctx, unit, false, w.fenced); err != nil {
+	if _, err := w.lane.queueUnit(ctx, unit, false, w.writerState); err != nil {
 		return err
 	}
 	w.next, w.dropped = w.next+1, 0

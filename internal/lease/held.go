@@ -9,8 +9,9 @@ import (
 type Lease struct {
 	holder *Holder
 	key    Key
-	lost   chan struct{}
-	onLost func() // called when lost is closed
+	isLost bool
+	lost   chan struct{} // closed when it is; nil: nothing waits for that
+	onLost func()        // called then
 
 	spell   uint64                      // of the session, for which no other process can have claimed
 	prove   func(context.Context) error // see [Lease.Claimed]
@@ -41,19 +42,31 @@ func (l *Lease) Settle() {
 }
 
 // Lost is closed when another runner has claimed what the lease is for. It isn't closed by Release.
-func (l *Lease) Lost() <-chan struct{} { return l.lost }
+func (l *Lease) Lost() <-chan struct{} {
+	l.holder.mu.Lock()
+	defer l.holder.mu.Unlock()
+	if l.lost == nil {
+		l.lost = make(chan struct{})
+		if l.isLost {
+			close(l.lost)
+		}
+	}
+	return l.lost
+}
+
+// IsLost reports whether the channel of Lost is closed.
+func (l *Lease) IsLost() bool {
+	l.holder.mu.Lock()
+	defer l.holder.mu.Unlock()
+	return l.isLost
+}
 
 // OnLost has a function called when the channel of Lost is closed, at once if it is; nil: none. It must take no time.
 func (l *Lease) OnLost(call func()) {
 	l.holder.mu.Lock()
 	defer l.holder.mu.Unlock()
-	l.onLost = call
-	select {
-	case <-l.lost:
-		if call != nil {
-			call()
-		}
-	default:
+	if l.onLost = call; call != nil && l.isLost {
+		call()
 	}
 }
 
@@ -95,7 +108,7 @@ func (l *Lease) Until() time.Duration {
 func (l *Lease) Await(ctx context.Context) error {
 	for !l.Valid() {
 		select {
-		case <-l.lost:
+		case <-l.Lost():
 			return ErrLost
 		case <-ctx.Done():
 			return ctx.Err()
@@ -147,7 +160,9 @@ func (l *Lease) tellRenewal() {
 func (l *Lease) lose(cause error) {
 	if l.end() {
 		l.holder.logger.Warn("lease lost", "key", l.key, "cause", cause)
-		close(l.lost)
+		if l.isLost = true; l.lost != nil {
+			close(l.lost)
+		}
 		if l.onLost != nil {
 			l.onLost()
 		}

@@ -222,7 +222,7 @@ func (h *Holder) Acquire(ctx context.Context, key Key, last Claimant) (*Lease, e
 
 // holdLease begins a lease, under mu.
 func (h *Holder) holdLease(key Key) *Lease {
-	l := &Lease{holder: h, key: key, lost: make(chan struct{}), spell: h.session.spell}
+	l := &Lease{holder: h, key: key, spell: h.session.spell}
 	h.held[key] = l
 	return l
 }

@@ -289,6 +289,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	// Tasks outlive ctx by the time to drain, and what they live on outlives them.
 	hard, force := context.WithCancel(context.WithoutCancel(ctx))
 	defer force()
+	defer context.AfterFunc(hard, r.draining.Call)() // owners have no hook of their own for it
 	base, stopBase := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopBase()
 

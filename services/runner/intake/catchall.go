@@ -289,7 +289,7 @@ func (in *Intake) recordStrays(ctx context.Context, strays []*stray) error {
 		return err
 	}
 	defer v.Close()
-	before := v.State.Nodes[wire.RunNode]
+	before := v.State().Nodes[wire.RunNode]
 	w, err := in.cfg.Log.Claim(ctx, subjects.NoRun, wire.RunNode, eventlog.Claim{Runner: in.cfg.ID, MinEpoch: before.Epoch + 1, AtSeq: before.Seq})
 	if err != nil {
 		return err
@@ -298,7 +298,7 @@ func (in *Intake) recordStrays(ctx context.Context, strays []*stray) error {
 	if err := v.Wait(ctx, pos); err != nil {
 		return err
 	}
-	events, err := in.unrecordedEvents(ctx, v.State, strays)
+	events, err := in.unrecordedEvents(ctx, v.State(), strays)
 	if err != nil {
 		return err
 	}

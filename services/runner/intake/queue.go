@@ -27,7 +27,7 @@ func (in *Intake) takeRuns(ctx, hard context.Context) error {
 	if err != nil {
 		return err
 	}
-	return in.takeMessages(ctx, c, nil, func(m jetstream.Msg, _ *work.Seat) {
+	return in.takeMessages(ctx, c, nil, func(m jetstream.Msg) {
 		ctx := tracing.Extract(hard, m.Headers())
 		data, ok := in.cfg.Queue.Unseal(ctx, m)
 		if !ok {
@@ -96,11 +96,31 @@ func (in *Intake) takeNodes(ctx, hard context.Context, pool string) error {
 	if err != nil {
 		return err
 	}
-	return in.takeMessages(ctx, c, in.cfg.Slots, func(m jetstream.Msg, seat *work.Seat) {
-		ctx := tracing.Extract(hard, m.Headers())
-		if offer := in.readOffer(ctx, m); offer != nil {
-			in.endOffer(ctx, m, offer, in.executeOffer(ctx, m, offer, seat))
+	return in.takeMessages(ctx, c, in.cfg.Slots, func(m jetstream.Msg) { in.takeNode(tracing.Extract(hard, m.Headers()), m) })
+}
+
+// takeNode takes an offer that has a slot.
+func (in *Intake) takeNode(ctx context.Context, m jetstream.Msg) {
+	seat := work.NewSeat(in.cfg.Slots, in.cfg.Resting)
+	offer := in.readOffer(ctx, m)
+	if offer == nil {
+		seat.Free()
+		return
+	}
+	worker, err := in.cfg.Workers.Take(ctx, offer, seat, func(first bool) {
+		if first {
+			observeWait(in.cfg.NodeWait, m)
 		}
+		in.cfg.Queue.Ack(ctx, m)
+	})
+	if worker == nil {
+		in.endOffer(ctx, m, offer, err)
+		seat.Free()
+		return
+	}
+	in.tasks.Go(func() { // what has taken the offer is on no stack any more
+		in.logLoss(ctx, offer, worker.Work())
+		seat.Free()
 	})
 }
 
@@ -118,22 +138,18 @@ func (in *Intake) readOffer(ctx context.Context, m jetstream.Msg) *wire.NodeOffe
 	return offer
 }
 
-func (in *Intake) executeOffer(ctx context.Context, m jetstream.Msg, offer *wire.NodeOffer, seat *work.Seat) error {
-	return in.cfg.Workers.Execute(ctx, *offer, seat, func(first bool) {
-		if first {
-			observeWait(in.cfg.NodeWait, m)
-		}
-		in.cfg.Queue.Ack(ctx, m)
-	})
+// endOffer deals with an offer of which nothing is left to be done here.
+func (in *Intake) endOffer(ctx context.Context, m jetstream.Msg, offer *wire.NodeOffer, err error) {
+	if errors.Is(err, lease.ErrHeld) && ctx.Err() == nil {
+		in.cfg.Queue.Again(ctx, m, in.cfg.Leases.TTL())
+		return
+	}
+	in.logLoss(ctx, offer, err)
 }
 
-// endOffer deals with an offer whose worker has ended.
-func (in *Intake) endOffer(ctx context.Context, m jetstream.Msg, offer *wire.NodeOffer, err error) {
-	switch {
-	case err == nil, ctx.Err() != nil:
-	case errors.Is(err, lease.ErrHeld):
-		in.cfg.Queue.Again(ctx, m, in.cfg.Leases.TTL())
-	default:
+// logLoss says why a node has lost its worker; nil: it hasn't.
+func (in *Intake) logLoss(ctx context.Context, offer *wire.NodeOffer, err error) {
+	if err != nil && ctx.Err() == nil {
 		in.cfg.Logger.Error("node has lost its worker", "run", offer.RunID, "node", offer.NodeID, "exec", offer.ExecID, "error", err)
 	}
 }
@@ -166,8 +182,8 @@ const runsAhead = 32
 const lookAgain = 100 * time.Millisecond
 
 // takeMessages hands each message of a queue to a task of its own, as far as there are
-// slots; nil is any number.
-func (in *Intake) takeMessages(ctx context.Context, c jetstream.Consumer, s work.Slots, task func(m jetstream.Msg, seat *work.Seat)) error {
+// slots, of which the task has one; nil is any number.
+func (in *Intake) takeMessages(ctx context.Context, c jetstream.Consumer, s work.Slots, task func(m jetstream.Msg)) error {
 	ahead := runsAhead
 	if s != nil {
 		ahead = 1 // another runner may have room
@@ -194,11 +210,7 @@ func (in *Intake) takeMessages(ctx context.Context, c jetstream.Consumer, s work
 			in.cfg.Queue.Again(ctx, m, 0)
 			continue
 		}
-		in.tasks.Go(func() {
-			seat := work.NewSeat(s, in.cfg.Resting)
-			defer seat.Free()
-			task(m, seat)
-		})
+		in.tasks.Go(func() { task(m) })
 	}
 	return nil
 }

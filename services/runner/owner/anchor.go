@@ -11,7 +11,14 @@ import (
 )
 
 func newAnchors(claim uint64) anchors {
-	return anchors{begun: time.Now(), claim: claim, at: map[string]time.Time{}}
+	return anchors{begun: time.Now(), claim: claim}
+}
+
+func (a *anchors) noteAnchor(node string, at time.Time) {
+	if a.at == nil {
+		a.at = map[string]time.Time{}
+	}
+	a.at[node] = at
 }
 
 // lastAnchor returns when a node was claimed last, or had its last event. Where runs are parked, that of a node that is older than
@@ -33,7 +40,7 @@ func (o *owner) lastAnchor(ctx context.Context, node string, n wire.NodeState) (
 			at = time.UnixMilli(last.Event.Timestamp)
 		}
 	}
-	o.anchors.at[node] = at
+	o.anchors.noteAnchor(node, at)
 	return at, nil
 }
 
@@ -48,7 +55,7 @@ func (o *owner) nextAnchor(ctx context.Context) (int64, error) {
 		return 0, nil
 	}
 	next := time.Time{}
-	for node, n := range o.view.State.Nodes {
+	for node, n := range o.view.State().Nodes {
 		if node != wire.RunNode && (!n.Open() || n.Seq == 0) {
 			continue
 		}
@@ -77,9 +84,9 @@ func (o *owner) anchorRun(ctx context.Context) error {
 			return err
 		}
 		o.written = pos
-		o.anchors.at[wire.RunNode] = time.Now()
+		o.anchors.noteAnchor(wire.RunNode, time.Now())
 	}
-	for node, n := range o.view.State.Nodes {
+	for node, n := range o.view.State().Nodes {
 		if node == wire.RunNode || !n.Open() || n.Seq == 0 {
 			continue
 		}
@@ -88,7 +95,7 @@ func (o *owner) anchorRun(ctx context.Context) error {
 		} else if !due {
 			continue
 		}
-		o.anchors.at[node] = time.Now()
+		o.anchors.noteAnchor(node, time.Now())
 		if err := o.anchorNode(ctx, node); err != nil && !errors.Is(err, lease.ErrHeld) {
 			return err
 		}
@@ -99,7 +106,7 @@ func (o *owner) anchorRun(ctx context.Context) error {
 // anchorNode claims a node for a moment, in which no process begins to act for it. That of a live worker is its own: it fails
 // with [lease.ErrHeld].
 func (o *owner) anchorNode(ctx context.Context, node string) error {
-	if !o.isFree(node, o.view.State.Nodes[node]) {
+	if !o.isFree(node, o.view.State().Nodes[node]) {
 		return lease.ErrHeld
 	}
 	last, found, err := o.cfg.Log.LastMessage(ctx, o.runID, node)
@@ -111,7 +118,7 @@ func (o *owner) anchorNode(ctx context.Context, node string) error {
 			return err
 		}
 	}
-	n := o.view.State.Nodes[node]
+	n := o.view.State().Nodes[node]
 	l, err := o.cfg.Leases.Acquire(ctx, o.leaseKey(node), lease.Claimant{Runner: n.Runner, Process: n.Holder})
 	if err != nil {
 		return err

@@ -55,16 +55,16 @@ func (o *owner) beginRun(ctx context.Context) (bool, error) {
 // planBeginning returns what begins the run; nil: it begins step by step.
 func (o *owner) planBeginning(ctx context.Context) (*beginning, error) {
 	o.strays = false
-	s := o.view.State
+	s := o.view.State()
 	isNew := s.Position.Seq == 0 && o.last.Pos == 0 && o.trial.count == 0
-	if !isNew || o.def == nil || o.request.Fork != nil || o.request.ParentCall != "" {
+	if !isNew || o.def == nil || o.asked().Fork != nil || o.asked().ParentCall != "" {
 		return nil, nil
 	}
 	waiting, err := o.cfg.Commands.Read(ctx, o.runID, 0)
 	if err != nil || len(waiting) > 0 {
 		return nil, err
 	}
-	request, folders := o.request, o.cfg.newFolders()
+	request, folders := *o.asked(), o.cfg.newFolders()
 	isHere := request.WorkspaceAt == "" || request.WorkspaceAt == o.cfg.ID
 	if isHere {
 		request.Workspace = folders.pathOf(o.runID, request.Workspace)
@@ -80,7 +80,7 @@ func (o *owner) planBeginning(ctx context.Context) (*beginning, error) {
 	plan := &beginning{events: append(begin, decided...), together: len(begin) > 1}
 	end, whole := plan.events[len(plan.events)-1].Payload.(*wire.FlowComplete)
 	plan.whole = whole
-	isNeedless := whole && end.Status == wire.FlowStatusComplete && o.request.Workspace == "" // nothing works in its folder
+	isNeedless := whole && end.Status == wire.FlowStatusComplete && o.asked().Workspace == "" // nothing works in its folder
 	if isHere && !isNeedless {
 		if _, err := folders.createFolder(o.runID, request.Workspace); err != nil {
 			return nil, nil //nolint:nilerr // the claim that follows counts the attempt

@@ -14,7 +14,7 @@ import (
 // goOnSpending goes on with a run that a shared budget has stopped, once there is more: on another day, or since
 // it was granted.
 func (o *owner) goOnSpending(ctx context.Context) error {
-	s := o.view.State
+	s := o.view.State()
 	if s.Status != wire.RunPaused || s.Reason != wire.PauseSharedBudget {
 		return nil
 	}

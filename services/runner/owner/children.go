@@ -23,7 +23,7 @@ import (
 // children are the runs that the flow nodes of a run have started.
 type children struct {
 	owner  *owner
-	news   chan struct{}        // holds a token when a child has had an event
+	news   chan struct{}        // holds a token when a child has had an event; nil: there was none yet
 	kids   map[string]*childRun // of flow nodes, by execution
 	called map[string]*childRun // of agents, by call
 }
@@ -37,7 +37,7 @@ type childRun struct {
 }
 
 func newChildren(o *owner) *children {
-	return &children{owner: o, news: make(chan struct{}, 1), kids: map[string]*childRun{}, called: map[string]*childRun{}}
+	return &children{owner: o}
 }
 
 // childInput is the input of a flow node.
@@ -52,7 +52,7 @@ type childInput struct {
 // have ended, aborts those that are wanted no more, and tells the others whether
 // the run is paused.
 func (c *children) updateChildren(ctx context.Context) error {
-	s := c.owner.view.State
+	s := c.owner.view.State()
 	for node, n := range s.Nodes {
 		if n.Type != string(flow.TypeFlow) || !n.Open() || n.Started < n.Scheduled {
 			continue
@@ -86,11 +86,14 @@ func nodeOf(exec string) string {
 func (c *children) followChild(ctx context.Context, node string, n wire.NodeState) error {
 	o := c.owner
 	id := child.ID(o.runID, n.Exec)
-	running := o.view.State.Status == wire.RunRunning
+	running := o.view.State().Status == wire.RunRunning
 	kid, known := c.kids[n.Exec]
 	if !known {
 		if !running && !c.isActive(id) {
 			return nil // it begins when the run goes on
+		}
+		if c.kids == nil {
+			c.news, c.kids = make(chan struct{}, 1), map[string]*childRun{}
 		}
 		kid = &childRun{run: id, sub: o.cfg.Runs.Subscribe(id, c.news)}
 		kid.sub.OnMore(o.loop.Call)
@@ -115,9 +118,9 @@ func (c *children) followChild(ctx context.Context, node string, n wire.NodeStat
 		return err
 	}
 	v.Close()
-	if !view.Ended(v.State.Status) {
+	if !view.Ended(v.State().Status) {
 		if !known {
-			if kid.paused, err = c.pausedBy(ctx, v.State); err != nil {
+			if kid.paused, err = c.pausedBy(ctx, v.State()); err != nil {
 				return err
 			}
 		}
@@ -144,7 +147,7 @@ func (c *children) isActive(id string) bool {
 // tellChild pauses a child with its parent, and lets it go on with it. A pause that
 // lets agents finish lets children go on too.
 func (c *children) tellChild(ctx context.Context, id string, kid *childRun) {
-	s := c.owner.view.State
+	s := c.owner.view.State()
 	switch {
 	case view.Ended(s.Status):
 	case view.Interrupts(s) != "" && kid.paused != s.PausedAt:
@@ -223,7 +226,7 @@ func (c *children) startChild(ctx context.Context, node, id string) error {
 	if err != nil {
 		return &child.InputError{Problem: fmt.Sprintf("input of the node: %v", err)}
 	}
-	s := c.owner.view.State
+	s := c.owner.view.State()
 	request := wire.RunRequest{
 		V: wire.Version, RunID: id, Definition: in.Flow, Input: in.Input, State: in.State, Labels: in.Labels,
 		ParentRun: c.owner.runID, ParentNode: node,
@@ -262,7 +265,7 @@ func (c *children) withdrawChild(ctx context.Context, id string) bool {
 // the run may not have come to end. The request for one may still be on its way: it
 // finds the command when it begins.
 func (c *children) abortLeft(ctx context.Context) error {
-	s := c.owner.view.State
+	s := c.owner.view.State()
 	for _, n := range s.Nodes {
 		withdrawn := n.Open() && view.Ended(s.Status) || n.ErrorType == "cancelled"
 		if n.Type != string(flow.TypeFlow) || !withdrawn {
@@ -316,7 +319,7 @@ func isAwaited(s *wire.State, key string) bool {
 // updateCalled tells the runs that agents wait for whether the run is paused, and ends those
 // that were waited for.
 func (c *children) updateCalled(ctx context.Context) error {
-	s := c.owner.view.State
+	s := c.owner.view.State()
 	for key, call := range s.Tools {
 		id := child.CallID(c.owner.runID, call.Exec, call.CallID)
 		if !callsRun(s, call) || view.Ended(s.Status) || !c.isActive(id) {
@@ -336,6 +339,9 @@ func (c *children) updateCalled(ctx context.Context) error {
 				if kid.paused, err = c.pausedBy(ctx, state); err != nil {
 					return err
 				}
+			}
+			if c.called == nil {
+				c.called = map[string]*childRun{}
 			}
 			c.called[key] = kid
 		}
@@ -358,7 +364,7 @@ func (c *children) updateCalled(ctx context.Context) error {
 // endLeftCalled ends the runs that no call waits for any more, and that an earlier owner may
 // not have come to end.
 func (c *children) endLeftCalled(ctx context.Context) error {
-	s := c.owner.view.State
+	s := c.owner.view.State()
 	left := map[string]bool{}
 	for _, call := range s.Tools { // the request for one may be on its way
 		if view.Ended(s.Status) && callsRun(s, call) {
@@ -393,12 +399,12 @@ func (c *children) endCalled(ctx context.Context, id string) error {
 
 // isAbandoned reports whether the call that asked for this run waits for it no more.
 func (o *owner) isAbandoned(ctx context.Context) (bool, error) {
-	if o.request.ParentCall == "" {
+	if o.asked().ParentCall == "" {
 		return false, nil
 	}
-	parent, err := o.cfg.Runs.State(ctx, o.request.ParentRun)
+	parent, err := o.cfg.Runs.State(ctx, o.asked().ParentRun)
 	if err != nil || parent.Status == wire.RunIdle {
 		return false, err
 	}
-	return !isAwaited(parent, o.request.ParentCall), nil
+	return !isAwaited(parent, o.asked().ParentCall), nil
 }

@@ -17,7 +17,7 @@ import (
 // no runner rejects one of those that there are: one that is about to, since there was
 // no such run a moment ago, is fenced, and looks again; see recordStrays of package intake.
 func (o *owner) waitingCommands(ctx context.Context) ([]eventlog.Entry, error) {
-	entries, err := o.cfg.Commands.Read(ctx, o.runID, o.view.State.CommandPos)
+	entries, err := o.cfg.Commands.Read(ctx, o.runID, o.view.State().CommandPos)
 	if err != nil || len(entries) == 0 {
 		return nil, err
 	}
@@ -44,7 +44,7 @@ func (o *owner) obeyAll(ctx context.Context, entries []eventlog.Entry) error {
 				return err
 			}
 		}
-		if err := snapshot.Fold(ctx, o.cfg.Log, o.view.State, 0); err != nil {
+		if err := snapshot.Fold(ctx, o.cfg.Log, o.view.State(), 0); err != nil {
 			return err
 		}
 	}
@@ -52,7 +52,7 @@ func (o *owner) obeyAll(ctx context.Context, entries []eventlog.Entry) error {
 		if err := o.view.Wait(ctx, o.written); err != nil {
 			return err
 		}
-		if e.Pos <= o.view.State.CommandPos || o.rejected[e.Pos] {
+		if e.Pos <= o.view.State().CommandPos || o.rejected[e.Pos] {
 			continue
 		}
 		if err := o.obeyCommand(ctx, e); err != nil {
@@ -92,7 +92,7 @@ func (o *owner) answerCommand(ctx context.Context, e eventlog.Entry) ([]*wire.Ev
 	record, cmd, err := command.Record(e)
 	var effects []*wire.Event
 	if err == nil {
-		j := judge{runs: o.cfg.Runs, forks: o.cfg.newForks(), state: o.view.State, cmd: cmd, id: record.CommandID, stop: o.stopOf(o.view.State), fields: map[string]any{}}
+		j := judge{runs: o.cfg.Runs, forks: o.cfg.newForks(), state: o.view.State(), cmd: cmd, id: record.CommandID, stop: o.stopOf(o.view.State()), fields: map[string]any{}}
 		if effects, err = j.verdict(ctx); err != nil && !command.Rejected(err) {
 			return nil, err
 		}
@@ -113,7 +113,7 @@ func (o *owner) answerCommand(ctx context.Context, e eventlog.Entry) ([]*wire.Ev
 
 // isAsked reports whether a command waits for an answer of a run that has ended.
 func (o *owner) isAsked(ctx context.Context) (bool, error) {
-	s := o.view.State
+	s := o.view.State()
 	if !view.Ended(s.Status) || s.Imported != "" {
 		return false, nil
 	}
@@ -132,7 +132,7 @@ func (o *owner) isAsked(ctx context.Context) (bool, error) {
 // over all the same. What its former owner may not have come to end is ended first: it isn't on
 // record any more once the run goes on.
 func (o *owner) answerEnded(ctx context.Context) (over bool, err error) {
-	if o.def, err = o.cfg.Runs.Definition(o.view.State.Definition); err != nil {
+	if o.def, err = o.cfg.Runs.Definition(o.view.State().Definition); err != nil {
 		return false, fmt.Errorf("definition of run %s: %w", o.runID, err)
 	}
 	kids := newChildren(o)
@@ -150,7 +150,7 @@ func (o *owner) answerEnded(ctx context.Context) (over bool, err error) {
 	if err := o.view.Wait(ctx, o.written); err != nil {
 		return false, err
 	}
-	if view.Ended(o.view.State.Status) {
+	if view.Ended(o.view.State().Status) {
 		return true, o.finishRun(ctx)
 	}
 	o.cfg.Logger.Info("run goes on that had failed", "run", o.runID)

@@ -161,7 +161,7 @@ func (f forks) checkUnused(ctx context.Context, id string, p bookmark.Point, own
 // startFork begins the run as a copy of another one. What was paused there runs
 // here. It fails with a [rejection] if there is nothing to copy.
 func (o *owner) startFork(ctx context.Context) error {
-	fork := o.request.Fork
+	fork := o.asked().Fork
 	point := bookmark.Point{Run: fork.ParentRun, Position: fork.ParentPos, Label: fork.Label}
 	parent, err := bookmark.State(ctx, o.cfg.Log, point)
 	if err != nil {
@@ -211,13 +211,13 @@ func adoptImported(s *wire.State, d *flow.Definition) {
 
 // forkEvents are the events that begin the run as a copy of a state.
 func (o *owner) forkEvents(parent *wire.State) ([]*wire.Event, error) {
-	fork := o.request.Fork
+	fork := o.asked().Fork
 	state, err := wire.Marshal(parent)
 	if err != nil {
 		return nil, err
 	}
 	return []*wire.Event{
-		{Payload: &wire.RunForked{ParentRun: fork.ParentRun, ParentPos: fork.ParentPos, Label: fork.Label, State: state, By: o.request.By}},
+		{Payload: &wire.RunForked{ParentRun: fork.ParentRun, ParentPos: fork.ParentPos, Label: fork.Label, State: state, By: o.asked().By}},
 		{Payload: &wire.FlowResumed{Strategy: command.StrategyCrash, Message: fork.Message, Overrides: fork.Overrides}},
 	}, nil
 }

@@ -96,7 +96,7 @@ func FuzzCommand(f *testing.F) {
 func judged(t *testing.T, s *wire.State, data []byte) *wire.CommandReceived {
 	t.Helper()
 	pos := s.CommandPos + 7
-	events, err := (&owner{cfg: &Config{Purse: purse.New(nil)}, view: &view.View{State: s}}).answerCommand(t.Context(), eventlog.Entry{Pos: pos, Data: data})
+	events, err := (&owner{cfg: &Config{Purse: purse.New(nil)}, view: view.Of(s)}).answerCommand(t.Context(), eventlog.Entry{Pos: pos, Data: data})
 	if err != nil {
 		t.Fatalf("%q ends the owner: %v", data, err)
 	}

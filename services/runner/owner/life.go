@@ -112,7 +112,7 @@ func (o *owner) run(ctx context.Context) (err error) {
 	}
 	o.view = v
 	reg, registered := o.cfg.Registry.Get(o.runID)
-	if view.Over(o.view.State) && !registered {
+	if view.Over(o.view.State()) && !registered {
 		if asked, err := o.isAsked(ctx); err != nil || !asked {
 			o.reportBegun()
 			return err
@@ -124,7 +124,7 @@ func (o *owner) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	o.lease, err = o.cfg.Leases.Acquire(ctx, o.leaseKey(wire.RunNode), lastOwner(o.view.State, &reg))
+	o.lease, err = o.cfg.Leases.Acquire(ctx, o.leaseKey(wire.RunNode), lastOwner(o.view.State(), &reg))
 	if errors.Is(err, lease.ErrHeld) && !o.begun {
 		return o.judgeHeld(ctx)
 	}
@@ -132,7 +132,7 @@ func (o *owner) run(ctx context.Context) (err error) {
 		return err
 	}
 	asked, err := o.isAsked(ctx)
-	switch s := o.view.State; {
+	switch s := o.view.State(); {
 	case err != nil:
 		return err
 	case view.Over(s) && !asked:
@@ -243,7 +243,7 @@ func (o *owner) claimRun(ctx context.Context) (err error) {
 	if !o.lease.Valid() { // reading took long: don't fence the owner that holds it now
 		return tenure.ErrLeaseLost
 	}
-	before := o.view.State.Nodes[wire.RunNode]
+	before := o.view.State().Nodes[wire.RunNode]
 	o.before = before.Epoch
 	claim := eventlog.Claim{Runner: o.cfg.ID, Process: o.cfg.Process, MinEpoch: before.Epoch + 1, AtSeq: before.Seq, Last: o.last}
 	if o.writer, err = o.cfg.Log.Claim(ctx, o.runID, wire.RunNode, claim); err != nil {
@@ -262,7 +262,7 @@ func (o *owner) goOn(ctx context.Context) (ended bool, err error) {
 	}
 	other := o.before != o.epoch
 	o.epoch = o.writer.Epoch()
-	switch s := o.view.State; {
+	switch s := o.view.State(); {
 	case s.Imported != "":
 		return true, o.finishRun(ctx)
 	case view.Ended(s.Status):
@@ -276,13 +276,13 @@ func (o *owner) goOn(ctx context.Context) (ended bool, err error) {
 
 // startRun begins a new run.
 func (o *owner) startRun(ctx context.Context) error {
-	if o.request.Fork != nil {
+	if o.asked().Fork != nil {
 		return o.startFork(ctx)
 	}
 	if o.def == nil {
 		return ErrNothing
 	}
-	begin := flow.Start(o.def, o.request)
+	begin := flow.Start(o.def, *o.asked())
 	if problem, err := o.ownSecrets(); err != nil {
 		return err
 	} else if problem != "" {
@@ -291,14 +291,14 @@ func (o *owner) startRun(ctx context.Context) error {
 			FlowName: o.def.Name, Status: wire.FlowStatusFailed, Error: problem,
 		}}))
 	}
-	workspace, err := o.request.Workspace, error(nil)
-	if at := o.request.WorkspaceAt; at == "" || at == o.cfg.ID {
+	workspace, err := o.asked().Workspace, error(nil)
+	if at := o.asked().WorkspaceAt; at == "" || at == o.cfg.ID {
 		workspace, err = o.cfg.newFolders().createFolder(o.runID, workspace)
 	}
 	if err != nil {
 		return o.withoutFolder(ctx, err, begin)
 	}
-	request := o.request
+	request := *o.asked()
 	request.Workspace = workspace
 	events := flow.Start(o.def, request)
 	switch unawaited, err := o.isAbandoned(ctx); {
@@ -314,7 +314,7 @@ func (o *owner) startRun(ctx context.Context) error {
 // record, unless it is this owner itself that begins again. Agents that are at
 // work with other runners go on undisturbed; the others are told by it how.
 func (o *owner) takeOver(ctx context.Context, other bool) (err error) {
-	s := o.view.State
+	s := o.view.State()
 	if o.def, err = o.cfg.Runs.Definition(s.Definition); err != nil {
 		return fmt.Errorf("definition of run %s: %w", o.runID, err)
 	}
@@ -380,8 +380,8 @@ func (o *owner) judgeHeld(ctx context.Context) error {
 	v.Close()
 	_, registered := o.cfg.Registry.Get(o.runID)
 	switch {
-	case v.State.Status == wire.RunIdle && o.canStartRun(),
-		v.State.Status != wire.RunIdle && !view.Over(v.State) && !registered: // no other runner would find it
+	case v.State().Status == wire.RunIdle && o.canStartRun(),
+		v.State().Status != wire.RunIdle && !view.Over(v.State()) && !registered: // no other runner would find it
 		return lease.ErrHeld
 	}
 	o.reportBegun()
@@ -393,12 +393,12 @@ func (o *owner) reportBegun() {
 	if !o.begun {
 		o.begun = true
 		o.onBegin()
-		o.onBegin, o.request = nil, wire.RunRequest{RunID: o.runID, WorkspaceAt: o.request.WorkspaceAt} // the log has the rest
+		o.onBegin, o.request, o.workspaceAt = nil, nil, o.request.WorkspaceAt // the log has the rest
 	}
 }
 
 // canStartRun reports whether the request says what a new run is to do.
-func (o *owner) canStartRun() bool { return o.def != nil || o.request.Fork != nil }
+func (o *owner) canStartRun() bool { return o.def != nil || o.asked().Fork != nil }
 
 // lastOwner is the process that may still act for a run, by the log and by what its
 // last owner left. An end says nothing of its owner: as long as that has something to do about it, it is registered.

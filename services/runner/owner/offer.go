@@ -19,7 +19,7 @@ func (o *owner) offerAll(ctx context.Context) {
 	if o.cfg.Capacity.RefusesNodes() {
 		return
 	}
-	for node, n := range o.view.State.Nodes {
+	for node, n := range o.view.State().Nodes {
 		if !o.needsWorker(node, n) {
 			o.notOffered(node, n)
 			continue
@@ -39,7 +39,7 @@ func (o *owner) offerAll(ctx context.Context) {
 // needsWorker reports whether an execution is wanted and has no worker: it
 // hasn't begun, or its worker has left it.
 func (o *owner) needsWorker(node string, n wire.NodeState) bool {
-	s := o.view.State
+	s := o.view.State()
 	hold := s.Status == wire.RunPaused && n.Resume != nil && n.Resume.Hold
 	if !n.Open() || n.Pool == "" || s.Status != wire.RunRunning && !hold {
 		return false
@@ -62,18 +62,18 @@ func (o *owner) notOffered(node string, n wire.NodeState) {
 	last, ok := o.offered[node]
 	switch {
 	case !ok:
-	case o.view.State.Status != wire.RunRunning || !n.Open() || n.Exec != last.exec:
+	case o.view.State().Status != wire.RunRunning || !n.Open() || n.Exec != last.exec:
 		delete(o.offered, node)
 	case !last.begun:
 		wait := min(o.cfg.OfferAgain, o.cfg.Leases.TTL())
-		o.offered[node] = offerState{exec: n.Exec, at: time.Now(), wait: wait, begun: true}
+		o.noteOffer(node, offerState{exec: n.Exec, at: time.Now(), wait: wait, begun: true})
 	}
 }
 
 func (o *owner) offerNode(ctx context.Context, node string, n wire.NodeState) error {
-	last := o.offered[node]
-	if last.exec != n.Exec {
-		last = offerState{exec: n.Exec}
+	last := offerState{exec: n.Exec}
+	if known := o.offered[node]; known != nil && known.exec == n.Exec {
+		last = *known
 	}
 	pool := o.nodePool(n)
 	if pool == "" || time.Since(last.at) < last.wait {
@@ -88,8 +88,15 @@ func (o *owner) offerNode(ctx context.Context, node string, n wire.NodeState) er
 	}
 	again := o.cfg.OfferAgain
 	last.at, last.wait, last.begun = time.Now(), min(max(2*last.wait, again), maxOfferAgain*again), false
-	o.offered[node] = last
+	o.noteOffer(node, last)
 	return nil
+}
+
+func (o *owner) noteOffer(node string, s offerState) {
+	if o.offered == nil {
+		o.offered = map[string]*offerState{}
+	}
+	o.offered[node] = &s
 }
 
 // isSuspect reports whether so many processes have claimed a node's execution, without anything to show for it, that it is

@@ -18,7 +18,7 @@ import (
 type owner struct {
 	cfg     *Config
 	runID   string
-	request wire.RunRequest  // what begins the run
+	request *wire.RunRequest // what begins the run; nil: it has begun
 	def     *flow.Definition // nil if the request has none
 	queued  bool             // see [Request]
 	first   bool             // see [Request]
@@ -26,15 +26,19 @@ type owner struct {
 	plan    *beginning       // of a fresh run; nil: it begins step by step
 	onBegin func()
 	begun   bool // it was called
+	// workspaceAt is that of the request.
+	workspaceAt string
 
-	loop   *turn.Loop
-	pause  time.Duration   // before it begins again, if it fails
-	lead   context.Context //nolint:containedctx // that of the schedule; nil: there is none yet
-	forced func() bool     // no call when that ends
-	kids   *children
-	news   <-chan struct{} // see [purse.Purse.News]
-	wake   time.Time       // when it decides again, whether something happens or not
-	timer  *time.Timer     // calls the loop then; nil: it never had to
+	loop  *turn.Loop
+	pause time.Duration   // before it begins again, if it fails
+	lead  context.Context //nolint:containedctx // that of the schedule; nil: there is none yet
+	kids  *children
+	news  <-chan struct{} // see [purse.Purse.News]
+	wake  time.Time       // when it decides again, whether something happens or not
+	timer *time.Timer     // calls the loop then; nil: it never had to
+	// stirred is when something has happened last, resting what the owner looks at since, see [owner.beginRest].
+	stirred time.Time
+	resting *resting
 
 	lease  *lease.Lease
 	writer *eventlog.Writer
@@ -51,7 +55,7 @@ type owner struct {
 	// written is the position of the owner's last event. It decides nothing
 	// before it has folded that far.
 	written uint64
-	offered map[string]offerState // by node
+	offered map[string]*offerState // by node; a state isn't changed
 	// rejected are the positions of commands that came before the run, and are on
 	// record for none. They may still come, after those behind them.
 	rejected map[uint64]bool
@@ -61,6 +65,14 @@ type owner struct {
 	folder  folder
 	anchors anchors
 	trial   runTrial
+}
+
+// asked is the request that begins the run; of one that has begun it says no more than where its folder is to be.
+func (o *owner) asked() *wire.RunRequest {
+	if o.request == nil {
+		return &wire.RunRequest{RunID: o.runID, WorkspaceAt: o.workspaceAt}
+	}
+	return o.request
 }
 
 // appendEvents appends events that are stored together or not at all.
@@ -92,9 +104,9 @@ func (o *owner) noteWritten(ctx context.Context, events []*wire.Event, store fun
 // that has been tried before is tried alone: if that ends the process, the run has done it, and not one of
 // those that the same runner took over at the same time.
 type runTrial struct {
-	count int // this one and those before it that weren't passed
-	last  registry.Registration
-	leave func() // others may be tried alone; nil: this one isn't
+	count int                    // this one and those before it that weren't passed
+	last  *registry.Registration // nil: it is new
+	leave func()                 // others may be tried alone; nil: this one isn't
 }
 
 // offerState says when an execution was last offered, and how long to wait until it

@@ -43,7 +43,7 @@ func (o *Owners) Own(ctx context.Context, r *Request) error {
 	if r.OnBegin == nil {
 		r.OnBegin = func() {}
 	}
-	one := &owner{cfg: &o.cfg, runID: r.RunID, request: r.RunRequest, def: r.Definition, queued: r.Queued, first: r.First, onBegin: r.OnBegin}
+	one := &owner{cfg: &o.cfg, runID: r.RunID, request: &r.RunRequest, def: r.Definition, queued: r.Queued, first: r.First, onBegin: r.OnBegin}
 	if !o.cfg.Owned.Enter(r.RunID) {
 		return one.judgeHeld(ctx)
 	}

@@ -17,7 +17,7 @@ import (
 // the run is registered as parked, nothing acts for it. Its next owner registers it anew as soon as it has claimed it, so
 // that it isn't looked after as a parked one from then on. See ADR 31.
 func (o *owner) parkWaiting(ctx context.Context, kids *children) error {
-	if pos := o.view.State.Position.Seq; pos != o.quietAt {
+	if pos := o.view.State().Position.Seq; pos != o.quietAt {
 		o.quiet, o.quietAt = time.Now(), pos
 	}
 	after := o.cfg.ParkAfter
@@ -29,7 +29,7 @@ func (o *owner) parkWaiting(ctx context.Context, kids *children) error {
 		return err
 	}
 	// What the log has may not have come yet.
-	if err := o.foldRest(ctx); err != nil || o.view.State.Position.Seq != o.quietAt || !o.lease.Valid() {
+	if err := o.foldRest(ctx); err != nil || o.view.State().Position.Seq != o.quietAt || !o.lease.Valid() {
 		return ctx.Err()
 	}
 	reg := o.newRegistration(ctx, o.epoch)
@@ -63,23 +63,15 @@ func (o *owner) nextDue(ctx context.Context) (due int64, waits bool, err error) 
 func (o *owner) foldRest(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, o.cfg.Leases.TTL()/3)
 	defer cancel()
-	return snapshot.Fold(ctx, o.cfg.Log, o.view.State, 0)
+	return snapshot.Fold(ctx, o.cfg.Log, o.view.State(), 0)
 }
 
 // onlyWaits reports whether nothing is to be done about the run until a time comes or a command. What is done for it otherwise, by
 // looking again and again, keeps it: a folder that is away, a shared budget, runs that it has started.
 func (o *owner) onlyWaits(kids *children) bool {
-	s := o.view.State
-	switch {
-	case s.Status == wire.RunPaused && (s.Reason == wire.PauseWorkspaceLost || s.Reason == wire.PauseSharedBudget),
-		s.Status != wire.RunPaused && s.Status != wire.RunRunning,
-		len(kids.kids) > 0, len(kids.called) > 0, o.trial.count > 0, o.cfg.Purse.Covers(s.Labels):
+	s := o.view.State()
+	if o.isTended(kids) || o.cfg.Purse.Covers(s.Labels) {
 		return false
-	}
-	for _, call := range s.Tools {
-		if callsRun(s, call) {
-			return false
-		}
 	}
 	for node, n := range s.Nodes {
 		if node != wire.RunNode && n.Open() && !o.nodeWaits(node, n) {
@@ -87,6 +79,23 @@ func (o *owner) onlyWaits(kids *children) bool {
 		}
 	}
 	return true
+}
+
+// isTended reports whether something is done for the run by looking again and again.
+func (o *owner) isTended(kids *children) bool {
+	s := o.view.State()
+	switch {
+	case s.Status == wire.RunPaused && (s.Reason == wire.PauseWorkspaceLost || s.Reason == wire.PauseSharedBudget),
+		s.Status != wire.RunPaused && s.Status != wire.RunRunning,
+		len(kids.kids) > 0, len(kids.called) > 0, o.trial.count > 0:
+		return true
+	}
+	for _, call := range s.Tools {
+		if callsRun(s, call) {
+			return true
+		}
+	}
+	return false
 }
 
 // nodeWaits reports whether nothing is at work, or about to be, on an open node.
@@ -107,7 +116,7 @@ func (o *owner) nodeWaits(node string, n wire.NodeState) bool {
 	case flow.TypeAsk:
 		return n.PromptID != ""
 	case flow.TypeAgent, flow.TypeExec:
-		return o.view.State.Status == wire.RunPaused
+		return o.view.State().Status == wire.RunPaused
 	default:
 		return false
 	}

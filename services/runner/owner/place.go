@@ -35,7 +35,7 @@ func (e *NoFolderError) Unwrap() error { return e.problem }
 // given and has failed at once. Each attempt has left a claim, and nothing else has
 // left events in a run that hasn't begun.
 func (o *owner) withoutFolder(ctx context.Context, problem error, begin []*wire.Event) error {
-	attempt := o.view.State.Nodes[wire.RunNode].Seq
+	attempt := o.view.State().Nodes[wire.RunNode].Seq
 	if isUnkept(problem) {
 		o.cfg.Logger.Error("forked run without a folder has failed", "run", o.runID, "error", problem)
 		return o.failAtOnce(ctx, begin, problem.Error())
@@ -85,10 +85,10 @@ func (o *owner) nodePool(n wire.NodeState) string {
 // then goes on here with the last snapshot of the folder; without one it is paused, until
 // that runner is back.
 func (o *owner) keepFolder(ctx context.Context) error {
-	if !o.isBound() || view.Ended(o.view.State.Status) {
+	if !o.isBound() || view.Ended(o.view.State().Status) {
 		return nil
 	}
-	s := o.view.State
+	s := o.view.State()
 	there, err := o.folderIsThere(ctx)
 	switch {
 	case err != nil:
@@ -120,8 +120,8 @@ func (o *owner) folderIsThere(ctx context.Context) (bool, error) {
 	if o.folder.holder != self && o.cfg.Leases.Present(o.folder.holder) {
 		return true, nil
 	}
-	if info, err := os.Stat(o.view.State.Workspace); err != nil || !info.IsDir() {
-		return false, nil //nolint:nilerr // what can't be looked at isn't there
+	if !isFolder(o.view.State().Workspace) {
+		return false, nil
 	}
 	if o.folder.holder == self {
 		return true, nil
@@ -131,9 +131,15 @@ func (o *owner) folderIsThere(ctx context.Context) (bool, error) {
 	return true, o.putRegistration(ctx, 0)
 }
 
+// isFolder reports whether there is a folder. What can't be looked at isn't there.
+func isFolder(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}
+
 // needsFolder reports whether something waits for the folder.
 func (o *owner) needsFolder() bool {
-	for node, n := range o.view.State.Nodes {
+	for node, n := range o.view.State().Nodes {
 		if o.needsWorker(node, n) {
 			return true
 		}

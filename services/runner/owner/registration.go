@@ -28,12 +28,12 @@ func (o *owner) takePlace(ctx context.Context) (registered bool, err error) {
 	if err := o.tryOut(ctx, reg); err != nil {
 		return false, err
 	}
-	if !registered || o.view.State.Status == wire.RunIdle {
-		reg.Folder = o.request.WorkspaceAt
+	if !registered || o.view.State().Status == wire.RunIdle {
+		reg.Folder = o.asked().WorkspaceAt
 	}
 	o.folder.holder = reg.Folder
 	if o.folder.holder == "" {
-		o.folder.holder = holderOf(o.view.State, o.cfg.ID)
+		o.folder.holder = holderOf(o.view.State(), o.cfg.ID)
 	}
 	return registered, nil
 }
@@ -54,10 +54,10 @@ func (o *owner) putRegistration(ctx context.Context, released uint64) (err error
 }
 
 func (o *owner) newRegistration(ctx context.Context, released uint64) registry.Registration {
-	s := o.view.State
+	s := o.view.State()
 	parent, call := s.ParentRun, s.ParentCall
 	if s.Status == wire.RunIdle {
-		parent, call = o.request.ParentRun, o.request.ParentCall
+		parent, call = o.asked().ParentRun, o.asked().ParentCall
 	}
 	return registry.Registration{
 		Run: o.runID, Runner: o.cfg.ID, Folder: o.folder.holder, Parent: parent, Call: call,
@@ -97,7 +97,7 @@ func (o *owner) tryOut(ctx context.Context, reg registry.Registration) error {
 	if reg.Incarnation != o.cfg.Log.Incarnation() {
 		return nil // it is new
 	}
-	o.trial.count, o.trial.last = reg.Trials, reg
+	o.trial.count, o.trial.last = reg.Trials, &reg
 	if reg.Process != o.cfg.Process && reg.Released == 0 {
 		o.trial.count++
 	}

@@ -21,7 +21,7 @@ import (
 // point before the first snapshot has the folder of that: nothing had been at work.
 func (o *owner) forkFolder(ctx context.Context, parent *wire.State) (dir string, err error) {
 	folders := o.cfg.newFolders()
-	if o.request.Fork.WithoutWorkspace {
+	if o.asked().Fork.WithoutWorkspace {
 		parent.Folder = nil
 		return folders.createFolder(o.runID, "")
 	}
@@ -58,7 +58,7 @@ const firstSnapshotWait = 2 * time.Minute
 // firstFolder returns the first snapshot of the parent's folder behind the point; one that is being taken is waited for, as the
 // agent may change the folder as soon as it is there.
 func (o *owner) firstFolder(ctx context.Context, isPending bool) (*wire.FolderSnapshot, error) {
-	fork := o.request.Fork
+	fork := o.asked().Fork
 	first, err := history.FirstFolder(ctx, o.cfg.Log, fork.ParentRun, fork.ParentPos)
 	if first != nil || err != nil || !isPending {
 		return first, err
@@ -96,7 +96,7 @@ func (o *owner) restoreFolder(ctx context.Context, id string) (string, error) {
 // moveFolder has the run go on in a folder here, as of its last snapshot, when that of another runner is gone. It reports whether
 // it does.
 func (o *owner) moveFolder(ctx context.Context) (bool, error) {
-	s := o.view.State
+	s := o.view.State()
 	if !o.canRestore(s) {
 		return false, nil
 	}

@@ -15,15 +15,14 @@ import (
 // beginSchedule has the owner called whenever something happens.
 func (o *owner) beginSchedule(ctx context.Context) error {
 	o.lead = ctx
-	o.offered = map[string]offerState{}
+	o.offered, o.last = nil, nil
 	o.anchors = newAnchors(o.written)
-	o.quiet, o.quietAt = time.Now(), 0
+	o.quiet, o.quietAt, o.stirred = time.Now(), 0, time.Now()
 	o.kids = newChildren(o)
 	o.view.OnMore(o.loop.Call)
 	o.commands.OnMore(o.loop.Call)
 	o.lease.OnLost(o.loop.Call)
 	o.writer.OnFenced(o.loop.Call)
-	o.forced = context.AfterFunc(ctx, o.loop.Call)
 	if !o.strays { // else none waited when the run began
 		waiting, err := o.waitingCommands(ctx)
 		if err != nil {
@@ -41,8 +40,7 @@ func (o *owner) endSchedule() {
 	if o.lead == nil {
 		return
 	}
-	o.lead, o.wake = nil, time.Time{}
-	o.forced()
+	o.lead, o.wake, o.resting = nil, time.Time{}, nil
 	if o.timer != nil {
 		o.timer.Stop()
 	}
@@ -57,6 +55,12 @@ func (o *owner) scheduleRun(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		if happened {
+			o.stirred, o.resting = time.Now(), nil
+		}
+		if o.stillRests() {
+			o.wake = o.nextLook(o.resting.due)
+		}
 		if !happened && time.Now().Before(o.wake) {
 			o.setTimer()
 			return errWaits
@@ -69,14 +73,14 @@ func (o *owner) scheduleRun(ctx context.Context) error {
 		if err := o.passTrial(ctx); err != nil {
 			return err
 		}
-		if view.Ended(o.view.State.Status) {
+		if view.Ended(o.view.State().Status) {
 			if err := o.obeyAll(ctx, o.commands.Take()); err != nil {
 				return err
 			}
 			if err := o.view.Wait(ctx, o.written); err != nil {
 				return err
 			}
-			if view.Ended(o.view.State.Status) {
+			if view.Ended(o.view.State().Status) {
 				return o.finishRun(ctx)
 			}
 			o.wake = time.Now() // one of them lets it go on
@@ -85,31 +89,39 @@ func (o *owner) scheduleRun(ctx context.Context) error {
 		if err := o.parkWaiting(ctx, o.kids); err != nil {
 			return err
 		}
-		o.wake = time.Now().Add(min(o.cfg.OfferAgain, o.cfg.Leases.TTL()/10))
-		if at := time.UnixMilli(due); due != 0 && at.Before(o.wake) {
-			o.wake = at
+		o.wake = o.nextLook(due)
+		if err := o.beginRest(ctx, due); err != nil {
+			return err
 		}
 	}
 }
 
+// nextLook is when the owner looks again though nothing has happened; due is when something is, Unix ms, or 0.
+func (o *owner) nextLook(due int64) time.Time {
+	next := time.Now().Add(min(o.cfg.OfferAgain, o.cfg.Leases.TTL()/10))
+	if at := time.UnixMilli(due); due != 0 && at.Before(next) {
+		return at
+	}
+	return next
+}
+
 // takeNext takes one thing that has happened. It reports false if there is none.
 func (o *owner) takeNext(ctx context.Context) (happened bool, err error) {
-	select {
-	case <-o.lease.Lost():
+	switch {
+	case o.lease.IsLost():
 		return false, tenure.ErrLeaseLost
-	case <-o.writer.Fenced():
+	case o.writer.IsFenced():
 		return false, eventlog.ErrFenced
-	case <-o.cfg.Draining.Given():
+	case o.cfg.Draining.IsGiven():
 		return false, o.giveUp(ctx)
-	case <-ctx.Done():
+	case ctx.Err() != nil:
 		return false, ctx.Err()
-	default:
+	case o.view.HasMore():
+		return true, o.view.Follow(ctx)
+	case o.commands.HasMore():
+		return true, o.obeyAll(ctx, o.commands.Take())
 	}
 	select {
-	case <-o.view.More():
-		return true, o.view.Follow(ctx)
-	case <-o.commands.More():
-		return true, o.obeyAll(ctx, o.commands.Take())
 	case <-o.kids.news:
 	case <-o.news:
 	default:
@@ -121,7 +133,7 @@ func (o *owner) takeNext(ctx context.Context) (happened bool, err error) {
 // setTimer has the owner called when it is time to decide again.
 func (o *owner) setTimer() {
 	if o.timer == nil {
-		o.timer = time.AfterFunc(time.Until(o.wake), o.loop.Call)
+		o.timer = time.AfterFunc(time.Until(o.wake), o.loop.Take)
 	} else {
 		o.timer.Reset(time.Until(o.wake))
 	}
@@ -150,7 +162,7 @@ func (o *owner) runStep(ctx context.Context, kids *children) (wake int64, err er
 	if err := kids.updateChildren(ctx); err != nil {
 		return 0, err
 	}
-	if view.Ended(o.view.State.Status) {
+	if view.Ended(o.view.State().Status) {
 		return 0, nil
 	}
 	if err := o.judgeSuspects(ctx); err != nil {
@@ -163,7 +175,7 @@ func (o *owner) runStep(ctx context.Context, kids *children) (wake int64, err er
 // isReplaced reports whether another claim of the run was stored since. The log tells that only to an owner that writes.
 //
 //go:noinline // a copy of the node's state would stay on the stack for as long as the run is owned
-func (o *owner) isReplaced() bool { return o.view.State.Nodes[wire.RunNode].Epoch > o.epoch }
+func (o *owner) isReplaced() bool { return o.view.State().Nodes[wire.RunNode].Epoch > o.epoch }
 
 // decideNext appends decisions until there are none, or one was costly, and returns
 // when to decide again (Unix ms), or 0.

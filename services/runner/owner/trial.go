@@ -47,8 +47,8 @@ func (o *owner) setAside() *wire.Event {
 
 // judgeSuspects pauses the run for a node that has ended the processes that executed it.
 func (o *owner) judgeSuspects(ctx context.Context) error {
-	for node, n := range o.view.State.Nodes {
-		if !o.isSuspect(n) || o.view.State.Status != wire.RunRunning || !o.needsWorker(node, n) {
+	for node, n := range o.view.State().Nodes {
+		if !o.isSuspect(n) || o.view.State().Status != wire.RunRunning || !o.needsWorker(node, n) {
 			continue
 		}
 		if err := o.judgeNode(ctx, node); err != nil && !errors.Is(err, lease.ErrHeld) {
@@ -64,8 +64,8 @@ func (o *owner) judgeNode(ctx context.Context, node string) error {
 	if err := o.anchorNode(ctx, node); err != nil {
 		return err
 	}
-	n := o.view.State.Nodes[node]
-	if !o.isSuspect(n) || !n.Open() || o.view.State.Status != wire.RunRunning {
+	n := o.view.State().Nodes[node]
+	if !o.isSuspect(n) || !n.Open() || o.view.State().Status != wire.RunRunning {
 		return nil
 	}
 	o.cfg.SetAside.Inc()

@@ -14,9 +14,9 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// runAgent drives the agent of the node and returns the events that end the
+// beginAgent has the agent of the node begin, or returns the events that end the
 // execution.
-func (x *execution) runAgent(ctx context.Context) ([]*wire.Event, error) {
+func (x *execution) beginAgent(ctx context.Context) ([]*wire.Event, error) {
 	in, err := x.agentInput()
 	if errors.Is(err, errNoProvider) {
 		return nil, &failure{message: err.Error(), kind: wire.ErrorNoProvider}
@@ -30,40 +30,73 @@ func (x *execution) runAgent(ctx context.Context) ([]*wire.Event, error) {
 		}
 	}
 	if x.hold.hasProgram(agentProgram) {
-		events, err := x.attachAgent(ctx, in)
-		if !errors.Is(err, agent.ErrLost) {
-			return events, err
-		}
-		if err := x.refreshState(ctx); err != nil {
-			return nil, err
-		}
+		return x.beginSession(ctx, in, x.attachAgent(ctx, in))
 	}
+	return x.startAgent(ctx, in)
+}
+
+// startAgent has an agent begin, or go on in its session.
+func (x *execution) startAgent(ctx context.Context, in *agentInput) ([]*wire.Event, error) {
 	if x.isHalted() && !x.isHoldOnly() {
 		return nil, x.endHalted()
 	}
-	for lost := 1; ; lost++ {
-		events, err := x.startAgent(ctx, in)
-		if !errors.Is(err, agent.ErrLost) {
-			return events, err
-		}
-		if lost == maxLost {
-			return events, &failure{message: fmt.Sprintf("%d keepers of the agent have ended, one after the other", lost), kind: wire.ErrorException}
-		}
-		if err := x.refreshState(ctx); err != nil {
-			return nil, err
-		}
+	d, err := x.prepareAgent(ctx, in)
+	if d == nil {
+		return nil, err
 	}
+	return x.beginSession(ctx, in, d)
 }
 
-// attachAgent goes on with an agent that is at work, or with what there is of one that was.
-func (x *execution) attachAgent(ctx context.Context, in *agentInput) ([]*wire.Event, error) {
+// beginSession begins a session of the agent, or returns the events that end the execution.
+func (x *execution) beginSession(ctx context.Context, in *agentInput, d *drive) ([]*wire.Event, error) {
+	events, err := d.begin(ctx, in)
+	if err == nil {
+		x.drive = d
+		return nil, nil
+	}
+	return x.replaceSession(ctx, d, events, err)
+}
+
+// endSession ends the session of the agent, which may go on in another. last and err are how the agent's events have ended.
+func (x *execution) endSession(last []*wire.Event, err error) {
+	d := x.drive
+	x.drive = nil
+	events, err := d.end(x.ctx, last, err)
+	x.events, x.err = x.replaceSession(x.ctx, d, events, err)
+}
+
+// replaceSession begins another session in place of one that was lost, or that the agent doesn't know; events and err are how that
+// has ended. Else it returns these.
+func (x *execution) replaceSession(ctx context.Context, d *drive, events []*wire.Event, err error) ([]*wire.Event, error) {
+	switch {
+	case errors.Is(err, errSessionNotFound):
+		return x.startAfresh(ctx, d)
+	case !errors.Is(err, agent.ErrLost):
+		return events, err
+	case d.attaches:
+	default:
+		if x.lost++; x.lost == maxLost {
+			return events, &failure{message: fmt.Sprintf("%d keepers of the agent have ended, one after the other", x.lost), kind: wire.ErrorException}
+		}
+	}
+	if err := x.refreshState(ctx); err != nil {
+		return nil, err
+	}
+	in, err := x.agentInput()
+	if err != nil {
+		return nil, err
+	}
+	return x.startAgent(ctx, in)
+}
+
+// attachAgent returns the session of an agent that is at work, or of what there is of one that was.
+func (x *execution) attachAgent(ctx context.Context, in *agentInput) *drive {
 	request := x.newRequest(in)
 	request.SessionID, request.Resume = x.state.ExecSessions[x.entry.Exec], true
 	request.History = resumption{x, in}.pastEvents(ctx)
 	x.begun, x.started = true, time.UnixMilli(x.entry.StartedAt)
 	x.span.End()
-	d := &drive{exec: x, request: request, can: in.can, attaches: true}
-	return d.run(ctx, in)
+	return &drive{exec: x, request: request, can: in.can, attaches: true}
 }
 
 // refreshState takes the state as it is now: an agent that was lost has left events behind the
@@ -79,37 +112,29 @@ func (x *execution) refreshState(ctx context.Context) error {
 	}
 	defer v.Close()
 	input := x.entry.Input
-	x.state = run.Clone(v.State)
-	x.entry = x.state.Nodes[x.offer.NodeID]
+	x.setState(run.Clone(v.State()))
 	x.entry.Input = input
 	x.workdir.fresh = false // the agent that was lost has worked in it
 	return nil
 }
 
-// startAgent has an agent begin, or go on in its session.
-func (x *execution) startAgent(ctx context.Context, in *agentInput) ([]*wire.Event, error) {
-	d, err := x.prepareAgent(ctx, in)
-	if d == nil {
+// startAfresh has an agent begin in place of d, whose session it doesn't know.
+func (x *execution) startAfresh(ctx context.Context, d *drive) ([]*wire.Event, error) {
+	x.cfg.Logger.Warn("session not found: the agent begins afresh",
+		"run", x.offer.RunID, "node", x.offer.NodeID, "session", d.id)
+	if err := x.refreshState(ctx); err != nil {
 		return nil, err
 	}
-	events, err := d.run(ctx, in)
-	if !errors.Is(err, errSessionNotFound) {
-		return events, err
+	in, err := x.agentInput()
+	if err != nil {
+		return nil, err
 	}
-	return x.startAfresh(ctx, in, d)
-}
-
-// startAfresh has an agent begin in place of d, whose session it doesn't know.
-func (x *execution) startAfresh(ctx context.Context, in *agentInput, d *drive) ([]*wire.Event, error) {
-	x.cfg.Logger.Warn("session not found: the agent begins afresh",
-		"run", x.offer.RunID, "node", x.offer.NodeID, "session", d.request.SessionID)
 	if err := x.hold.renewKeeper(ctx); err != nil {
 		return nil, err
 	}
 	request := x.newRequest(in)
-	request.SessionID = d.request.SessionID // the agent doesn't know it: it is free
-	d = &drive{exec: x, request: request, can: in.can, opening: d.opening, first: d.message, again: d.given}
-	return d.run(ctx, in)
+	request.SessionID = d.id // the agent doesn't know it: it is free
+	return x.beginSession(ctx, in, &drive{exec: x, request: request, can: in.can, opening: d.opening, first: d.message, again: d.given})
 }
 
 // prepareAgent has everything ready for an agent that begins, or goes on in its session; nil if there is nothing to be done.

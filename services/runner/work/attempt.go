@@ -13,11 +13,10 @@ import (
 	"code.wake.dev/wake/services/runner/internal/tenure"
 )
 
-// attemptNode does the work of the node and returns the events that end it. Of an
+// beginNode begins the work of the node, or returns the events that end it. Of an
 // execution that has begun it is a continuation, without a second node:start.
-func (x *execution) attemptNode(ctx context.Context, missing error) ([]*wire.Event, error) {
-	defer x.beside.Wait()
-	n := &x.entry // a copy would be on the stack for as long as the agent works
+func (x *execution) beginNode(ctx context.Context, missing error) ([]*wire.Event, error) {
+	n := &x.entry
 	again := n.Started != 0
 	var unusable *failure
 	if err := x.openWorkdir(ctx); err != nil && !errors.As(err, &unusable) {
@@ -42,13 +41,21 @@ func (x *execution) attemptNode(ctx context.Context, missing error) ([]*wire.Eve
 	case unusable != nil:
 		return nil, unusable
 	case x.node.Type == flow.TypeAgent:
-		events, err := x.runAgent(ctx)
-		return x.runAudits(ctx, events, err)
+		return x.beginAgent(ctx)
 	case x.node.Type == flow.TypeExec:
-		events, err := x.runCommand(ctx)
-		return x.runAudits(ctx, events, err)
+		x.isDue = true
+		return nil, nil
 	}
 	return nil, &failure{message: fmt.Sprintf("a worker can't execute a node of type %q", x.node.Type), kind: wire.ErrorStartFailed}
+}
+
+// endNode returns the events that end the node, when its agent isn't at work any more.
+func (x *execution) endNode(ctx context.Context) ([]*wire.Event, error) {
+	defer x.beside.Wait()
+	if x.isDue {
+		x.events, x.err = x.runCommand(ctx)
+	}
+	return x.runAudits(ctx, x.events, x.err)
 }
 
 // recordEnd records the end of the execution: its last events and its outcome in one

@@ -12,22 +12,29 @@ import (
 
 // calls are the calls of an agent that are at work, as far as it says so.
 type calls struct {
-	released chan struct{} // closed when the agent has been interrupted: it won't begin the calls for which it asks from then on
-
-	mu      sync.Mutex
-	open    map[string]bool
-	changed chan struct{} // holds one token when a call has ended
+	mu         sync.Mutex
+	open       map[string]bool
+	changed    chan struct{} // holds one token when a call has ended; nil: nothing waits for that
+	isReleased bool          // the agent has been interrupted: it won't begin the calls for which it asks from then on
+	released   chan struct{} // closed then; nil: nothing waits for that
 }
 
 // newCalls returns the calls that a run's state has of an execution, and that its host has still.
 func newCalls(s *wire.State, r *agent.Request) *calls {
-	c := &calls{released: make(chan struct{}), open: map[string]bool{}, changed: make(chan struct{}, 1)}
+	c := new(calls)
 	for _, call := range run.OpenCalls(s, r.NodeID, r.ExecID) {
 		if call.State == wire.ToolExecuting && (call.Idempotent || r.Host.Has(agentProgram) || r.Host.Has(agent.CallProgram(call.CallID))) {
-			c.open[call.CallID] = true
+			c.noteOpen(call.CallID)
 		}
 	}
 	return c
+}
+
+func (c *calls) noteOpen(id string) {
+	if c.open == nil {
+		c.open = map[string]bool{}
+	}
+	c.open[id] = true
 }
 
 func (c *calls) observeEvent(e *wire.Event) {
@@ -36,7 +43,7 @@ func (c *calls) observeEvent(e *wire.Event) {
 	switch p := e.Payload.(type) {
 	case *wire.ToolState:
 		if p.To == wire.ToolExecuting {
-			c.open[e.CallID] = true
+			c.noteOpen(e.CallID)
 		}
 	case *wire.AgentTool:
 		delete(c.open, e.CallID)
@@ -57,13 +64,40 @@ func (c *calls) isIdle() bool {
 func (c *calls) awaitIdle(ctx context.Context, limit time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	c.mu.Lock()
+	changed := make(chan struct{}, 1)
+	c.changed = changed
+	c.mu.Unlock()
 	for !c.isIdle() {
 		select {
-		case <-c.changed:
+		case <-changed:
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-func (c *calls) releaseWaiters() { close(c.released) }
+func (c *calls) releaseWaiters() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.isReleased = true; c.released != nil {
+		close(c.released)
+	}
+}
+
+// awaitRelease waits until the waiters are released, or ctx ends.
+func (c *calls) awaitRelease(ctx context.Context) {
+	c.mu.Lock()
+	if c.released == nil && !c.isReleased {
+		c.released = make(chan struct{})
+	}
+	released := c.released
+	c.mu.Unlock()
+	if released == nil {
+		return
+	}
+	select {
+	case <-released:
+	case <-ctx.Done():
+	}
+}

@@ -41,7 +41,12 @@ func (d *drive) compareSession(ctx context.Context, last []*wire.Event) *wire.Ev
 	kept := completeness.Read(fileLines(content))
 	kept.MarkPartial() // the session may have been on another machine
 	if d.can.SubAgents != nil {
-		agents, err := d.can.SubAgents(d.request.Options, session)
+		in, err := x.agentInput()
+		if err != nil {
+			d.warnUncompared(ctx, err)
+			return nil
+		}
+		agents, err := d.can.SubAgents(in.Options, session)
 		if err != nil {
 			d.warnUncompared(ctx, err)
 			return nil

@@ -74,7 +74,7 @@ func (c *Config) keeperFence() string {
 
 // isKept reports whether an earlier worker of this runner has left processes of an offer's execution, or what they
 // have said.
-func (c *Config) isKept(o wire.NodeOffer) bool {
+func (c *Config) isKept(o *wire.NodeOffer) bool {
 	if c.Shelf == nil {
 		return false
 	}
@@ -84,7 +84,7 @@ func (c *Config) isKept(o wire.NodeOffer) bool {
 
 // keeperLives reports whether the processes of an offer's execution may be at work in a keeper that this process
 // hasn't ended: until its deadline no other worker may begin.
-func (c *Config) keeperLives(ctx context.Context, o wire.NodeOffer) bool {
+func (c *Config) keeperLives(ctx context.Context, o *wire.NodeOffer) bool {
 	return c.isKept(o) && c.Shelf.Lives(context.WithoutCancel(ctx), keeper.Label{Run: o.RunID, Node: o.NodeID, Exec: o.ExecID})
 }
 

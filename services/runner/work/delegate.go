@@ -32,7 +32,7 @@ func (ps parts) delegatePrompt(ctx context.Context, provider, call, prompt strin
 		if ps.exec.def.Workspace == flow.WorkspaceShared {
 			workspace = flow.WorkspaceShared
 		}
-		r.Overrides = child.Inherited(ps.exec.state.Overrides, ps.exec.def, ps.exec.offer.NodeID)
+		r.Overrides = child.Inherited(ps.exec.origin.overrides, ps.exec.def, ps.exec.offer.NodeID)
 		r.Definition, r.Input, err = subAgentFlow(provider, ps.exec.entry.Input, ps.exec.def.HooksOf(ps.exec.node), prompt, workspace)
 		return r, err
 	})
@@ -46,13 +46,13 @@ func (ps parts) delegatePrompt(ctx context.Context, provider, call, prompt strin
 // runFlow runs one of the flows that the agent may start on an input.
 func (ps parts) runFlow(ctx context.Context, call, name string, input wire.Raw) (agent.Part, error) {
 	p, s, err := ps.awaitPart(ctx, call, func() (r wire.RunRequest, err error) {
-		r.Input, r.Overrides = input, child.Inherited(ps.exec.state.Overrides, ps.exec.def, "")
+		r.Input, r.Overrides = input, child.Inherited(ps.exec.origin.overrides, ps.exec.def, "")
 		for _, c := range ps.exec.node.Flows {
 			if c.Name != name {
 				continue
 			}
 			if c.Node != "" {
-				r.State = ps.exec.state.State
+				r.State = ps.exec.origin.values
 			}
 			r.Definition, err = ps.exec.def.ChildFlow(c)
 			return r, err
@@ -76,12 +76,12 @@ func (ps parts) awaitPart(ctx context.Context, call string, ask func() (wire.Run
 		return p, nil, err
 	}
 	defer v.Close()
-	if v.State.Status == wire.RunIdle {
+	if v.State().Status == wire.RunIdle {
 		if err := ps.startPart(ctx, id, call, ask); err != nil {
 			return p, nil, err
 		}
 	}
-	for !view.Ended(v.State.Status) {
+	for !view.Ended(v.State().Status) {
 		select {
 		case <-v.More():
 		case <-ctx.Done():
@@ -115,7 +115,7 @@ func (ps parts) startPart(ctx context.Context, id, call string, ask func() (wire
 	if err := ps.retryUntilDone(ctx, call, func() error { return ps.awaitRecorded(ctx, call) }); err != nil {
 		return err
 	}
-	r.V, r.RunID, r.Limits, r.Fixtures = wire.Version, id, ledger.Inherited(ps.exec.state.Limits), ps.exec.state.Fixtures
+	r.V, r.RunID, r.Limits, r.Fixtures = wire.Version, id, ledger.Inherited(ps.exec.origin.limits), ps.exec.origin.fixtures
 	r.ParentRun, r.ParentNode, r.ParentCall = ps.exec.offer.RunID, ps.exec.offer.NodeID, child.CallKey(ps.exec.offer.ExecID, call)
 	r.Workspace = ps.exec.workdir.path
 	if ps.exec.def.Workspace != flow.WorkspaceShared {
@@ -148,7 +148,7 @@ func (ps parts) awaitRecorded(ctx context.Context, call string) error {
 	}
 	defer v.Close()
 	for {
-		if _, open := v.State.Tools[child.CallKey(ps.exec.offer.ExecID, call)]; open {
+		if _, open := v.State().Tools[child.CallKey(ps.exec.offer.ExecID, call)]; open {
 			return nil
 		}
 		select {

@@ -19,7 +19,9 @@ import (
 // drive is one session of the agent of an execution.
 type drive struct {
 	exec     *execution
-	request  *agent.Request
+	request  *agent.Request // nil once the agent is asked
+	id       string         // of its session
+	resumed  bool           // the session was there
 	can      agent.Capabilities
 	opening  []*wire.Event     // stored in one commit with agent:start
 	first    string            // message to give as soon as the agent runs
@@ -29,11 +31,15 @@ type drive struct {
 	attaches bool              // to an agent that is at work, which is left or interrupted if the execution is halted
 	lenient  bool              // that the agent doesn't know the session is no failure
 
+	live    context.Context //nolint:containedctx // ends with the session, or ends it
+	kill    context.CancelCauseFunc
+	tasks   sync.WaitGroup // end with it
+	unended func() bool    // it isn't to be ended early any more
 	session agent.Session
 	outcome agent.Outcome
 	start   *wire.AgentStart  // what the agent is asked
 	files   *files            // nil until it has named one
-	given   []wire.InboxEntry // of pass, until run ends
+	given   []wire.InboxEntry // of giveMessage
 	rest    *rest
 	calls   *calls
 	waits   waits
@@ -53,9 +59,9 @@ var (
 // interruptGrace is how long an agent may take to come to a safe point.
 const interruptGrace = 10 * time.Second
 
-// run has the agent serve the request and returns the events that end the
-// execution; none that is an outcome if the agent came to a safe point.
-func (d *drive) run(ctx context.Context, in *agentInput) ([]*wire.Event, error) {
+// begin has the agent begin to serve the request, or returns the events that end the
+// execution and why.
+func (d *drive) begin(ctx context.Context, in *agentInput) ([]*wire.Event, error) {
 	if d.exec.halt.isTold() && !d.attaches {
 		return nil, d.exec.endHalted()
 	}
@@ -63,39 +69,44 @@ func (d *drive) run(ctx context.Context, in *agentInput) ([]*wire.Event, error) 
 		return events, err
 	}
 	live, kill := context.WithCancelCause(ctx)
-	defer kill(nil)
-	tending, stopTending := context.WithCancel(live)
-	defer stopTending()
+	d.live, d.kill = live, kill
 	// What rarely happens has no goroutine before it does: they are most of what an agent that waits costs the runner.
-	var tasks sync.WaitGroup
-	tasks.Add(1)
-	unended := context.AfterFunc(live, func() {
-		defer tasks.Done()
-		d.endSession(ctx)
+	d.tasks.Add(1)
+	d.unended = context.AfterFunc(live, func() {
+		defer d.tasks.Done()
+		d.endEarly(ctx)
 	})
-	d.exec.halt.onTold(func() { tasks.Go(func() { d.interruptAgent(tending, kill) }) })
-	d.beginPassing(tending, &tasks)
-	last, err := d.recordEvents(live)
+	d.exec.halt.onTold(func() { d.tasks.Go(d.interruptAgent) })
+	d.beginPassing()
+	return nil, nil
+}
+
+// end ends the session behind its events, of which last and err are the end, and returns the events that end the
+// execution; none that is an outcome if the agent came to a safe point.
+func (d *drive) end(ctx context.Context, last []*wire.Event, err error) ([]*wire.Event, error) {
+	if failed := d.backlog.wait(); err == nil {
+		err = failed
+	}
 	d.closeSession()
-	stopTending()
+	if d.unended() {
+		d.tasks.Done()
+	}
+	d.kill(nil)
 	d.exec.post.shut()
 	d.exec.halt.onTold(nil)
-	if unended() {
-		tasks.Done()
-	}
-	tasks.Wait()
+	d.tasks.Wait()
 	if d.outcome.Error() == nil && d.outcome.Paused() == nil {
 		_ = d.exec.seat.setResting(ctx, false) // else the execution is being ended
 	}
 	if d.files != nil {
 		d.files.close()
 	}
-	return d.concludeSession(ctx, errors.Is(context.Cause(live), errForced), last, err)
+	return d.concludeSession(ctx, errors.Is(context.Cause(d.live), errForced), last, err) //nolint:contextcheck // it is of ctx
 }
 
 // startSession begins the session, or returns the events that end the execution.
 func (d *drive) startSession(ctx context.Context, in *agentInput) (failed []*wire.Event, err error) {
-	id := d.request.SessionID
+	d.id, d.resumed = d.request.SessionID, d.request.Resume
 	d.request.Stored = func() bool { return d.backlog.isEmpty() && d.exec.log.isStored() }
 	d.exec.cfg.Agents.WithLabelValues(in.name).Inc()
 	d.session, err = in.provider.Start(ctx, *d.request)
@@ -107,12 +118,12 @@ func (d *drive) startSession(ctx context.Context, in *agentInput) (failed []*wir
 		return nil, agent.ErrLost
 	default:
 		d.exec.cfg.AgentFailures.WithLabelValues(in.name).Inc()
-		failed := &wire.Event{SessionID: id, Payload: &wire.AgentError{
+		failed := &wire.Event{SessionID: d.id, Payload: &wire.AgentError{
 			ErrorType: wire.ErrorStartFailed, Message: err.Error(), Severity: wire.SeverityError, Phase: "lifecycle",
 		}}
 		return append(d.opening, failed), &failure{message: err.Error(), kind: wire.ErrorStartFailed}
 	}
-	d.outcome.SessionID = id
+	d.outcome.SessionID = d.id
 	d.calls = newCalls(d.exec.state, d.request)
 	d.exec.log.whole = in.can.ResumesFromLog
 	d.waits = openWaits(d.exec.state, d.request.NodeID, d.request.ExecID)
@@ -120,16 +131,17 @@ func (d *drive) startSession(ctx context.Context, in *agentInput) (failed []*wir
 	d.start = &wire.AgentStart{
 		Model: in.Model, Prompt: d.request.Prompt, Task: taskLine(d.request.Prompt), Provider: in.name, Cwd: in.Cwd,
 	}
+	d.request, d.exec.state = nil, nil // what they hold is many times what is needed from here on
 	return nil, nil
 }
 
-// endSession ends the session before its agent has, or leaves the agent to its keeper. Its events end then.
-func (d *drive) endSession(ctx context.Context) {
+// endEarly ends the session before its agent has, or leaves the agent to its keeper. Its events end then.
+func (d *drive) endEarly(ctx context.Context) {
 	if leaver, ok := d.session.(agent.Leaver); ok && d.exec.leaveForced(ctx) {
 		leaver.Leave()
 		return
 	}
-	_ = d.session.Close() // the Close of run reports
+	_ = d.session.Close() // that of end reports
 }
 
 // closeSession has the agent end. What it said counts, however it does.
@@ -192,12 +204,7 @@ func (d *drive) markPaused(forced bool, last []*wire.Event) []*wire.Event {
 
 // recordEvents records the events of the session. The terminal one is returned
 // instead, to be stored in one commit with the end of the node.
-func (d *drive) recordEvents(ctx context.Context) (last []*wire.Event, err error) {
-	defer func() {
-		if failed := d.backlog.wait(); err == nil {
-			err = failed
-		}
-	}()
+func (d *drive) recordEvents() (last []*wire.Event, err error) {
 	for e, err := range d.session.Events() {
 		if errors.Is(err, agent.ErrLost) {
 			return last, err
@@ -213,11 +220,11 @@ func (d *drive) recordEvents(ctx context.Context) (last []*wire.Event, err error
 			last = append(last, e)
 			continue
 		}
-		if ctx.Err() != nil {
+		if d.live.Err() != nil {
 			continue // it is being ended: only how it ends matters
 		}
 		for _, e := range append(last, e) {
-			if err := d.takeEvent(ctx, e); err != nil {
+			if err := d.takeEvent(d.live, e); err != nil {
 				return nil, err
 			}
 		}
@@ -305,10 +312,7 @@ func (d *drive) mayBegin(ctx context.Context) error {
 	if err := d.exec.log.mayBegin(ctx); err != nil || !d.exec.halt.isTold() || d.exec.halt.reason != run.CauseShutdown {
 		return err
 	}
-	select {
-	case <-d.calls.released:
-	case <-ctx.Done():
-	}
+	d.calls.awaitRelease(ctx)
 	return nil
 }
 
@@ -320,7 +324,7 @@ func (d *drive) storeStart(ctx context.Context, e *wire.Event, p *wire.AgentStar
 	p.Task = cmp.Or(p.Task, d.start.Task)
 	p.Provider = cmp.Or(p.Provider, d.start.Provider)
 	p.Cwd = cmp.Or(p.Cwd, d.start.Cwd)
-	p.Resumed = p.Resumed || d.request.Resume
+	p.Resumed = p.Resumed || d.resumed
 	if p.Prompt == nil {
 		p.Prompt = d.start.Prompt
 	}
@@ -342,10 +346,11 @@ func (d *drive) storeStart(ctx context.Context, e *wire.Event, p *wire.AgentStar
 // interruptAgent has the agent, which was told to, come to a safe point, and ends one
 // that doesn't. When the runner ends, calls that are at work may end first, and an agent
 // that can be left to its keeper is.
-func (d *drive) interruptAgent(ctx context.Context, kill context.CancelCauseFunc) {
+func (d *drive) interruptAgent() {
+	ctx := d.live
 	ending := d.exec.halt.reason == run.CauseShutdown
 	if d.rest.isParked() && (!ending || !d.exec.hold.canLeave()) {
-		kill(errParked)
+		d.kill(errParked)
 		return
 	}
 	wait := min(interruptGrace, d.exec.cfg.DrainTimeout/2)
@@ -355,7 +360,7 @@ func (d *drive) interruptAgent(ctx context.Context, kill context.CancelCauseFunc
 		if leaver, ok := d.session.(agent.Leaver); ok && d.exec.hold.canLeave() && ctx.Err() == nil {
 			d.exec.hold.leaveKeeper()
 			leaver.Leave()
-			kill(errLeft)
+			d.kill(errLeft)
 			return
 		}
 	}
@@ -367,33 +372,33 @@ func (d *drive) interruptAgent(ctx context.Context, kill context.CancelCauseFunc
 	d.calls.releaseWaiters()
 	<-limit.Done()
 	if ctx.Err() == nil {
-		kill(errForced)
+		d.kill(errForced)
 	}
 }
 
-// beginPassing gives the agent what it is to be told as soon as it runs, and messages then, as they come, until ctx ends.
-func (d *drive) beginPassing(ctx context.Context, tasks *sync.WaitGroup) {
+// beginPassing gives the agent what it is to be told as soon as it runs, and messages then, as they come.
+func (d *drive) beginPassing() {
 	if d.first == "" && len(d.again) == 0 {
-		d.passNext(ctx, tasks)
+		d.passNext()
 		return
 	}
-	tasks.Go(func() {
+	d.tasks.Go(func() {
 		if d.first != "" {
-			d.sendMessage(ctx, agent.Message{Content: d.first})
+			d.sendMessage(d.live, agent.Message{Content: d.first})
 		}
 		for _, m := range d.again {
-			d.giveMessage(ctx, m)
+			d.giveMessage(d.live, m)
 		}
-		d.passNext(ctx, tasks)
+		d.passNext()
 	})
 }
 
 // passNext has the agent given the next message, on a goroutine that begins with it.
-func (d *drive) passNext(ctx context.Context, tasks *sync.WaitGroup) {
-	d.exec.post.open(ctx, func(m wire.InboxEntry) {
-		tasks.Go(func() {
-			d.giveMessage(ctx, m)
-			d.passNext(ctx, tasks)
+func (d *drive) passNext() {
+	d.exec.post.open(d.live, func(m wire.InboxEntry) {
+		d.tasks.Go(func() {
+			d.giveMessage(d.live, m)
+			d.passNext()
 		})
 	})
 }
@@ -463,7 +468,7 @@ func namesFile(e *wire.Event, dir string) bool {
 
 // noteFileChange tells of a file change that isn't the agent's.
 func (d *drive) noteFileChange(ctx context.Context, path, change string) {
-	e := &wire.Event{SessionID: d.request.SessionID, Payload: &wire.FileChanged{Path: path, Change: change, External: true}}
+	e := &wire.Event{SessionID: d.id, Payload: &wire.FileChanged{Path: path, Change: change, External: true}}
 	if err := d.exec.log.enqueueEvent(ctx, e); err != nil && ctx.Err() == nil && !tenure.Over(err) {
 		d.exec.cfg.Logger.Warn("change of a file not recorded", "run", d.exec.offer.RunID, "node", d.exec.offer.NodeID, "error", err)
 	}

@@ -156,7 +156,7 @@ func (x *execution) recallCommand(ctx context.Context, outcome *shell.Outcome) (
 // leaveCommand leaves the command to its keeper if it hasn't ended when the runner has to. A command that can't be left
 // ends with ctx. It returns when live has ended.
 func (x *execution) leaveCommand(ctx, live context.Context, end context.CancelCauseFunc) {
-	order, drained := x.halt.order, make(<-chan time.Time)
+	order, drained := x.halt.orderGiven(), make(<-chan time.Time)
 	for {
 		select {
 		case <-order:

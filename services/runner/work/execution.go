@@ -16,7 +16,7 @@ import (
 type execution struct {
 	cfg     *Config
 	folders *folders
-	offer   wire.NodeOffer
+	offer   *wire.NodeOffer
 	log     *nodeLog
 	seat    *Seat
 	span    trace.Span // of starting the node
@@ -25,10 +25,11 @@ type execution struct {
 	post    post
 
 	// What the execution needs of the run's state, as it was at the claim.
-	state *wire.State
-	def   *flow.Definition
-	node  *flow.Node
-	entry wire.NodeState // the node's, with its input whole
+	state  *wire.State // nil while the agent is at work: then there is only the origin
+	origin origin
+	def    *flow.Definition
+	node   *flow.Node
+	entry  entry // the node's, with its input whole
 
 	workdir  workdir
 	hold     *hold           // of its processes; nil until it has some
@@ -38,6 +39,56 @@ type execution struct {
 	started  time.Time
 	begun    bool     // the agent's agent:start is stored
 	output   wire.Raw // what there is of a command that fails
+
+	outer  context.Context //nolint:containedctx // in which the end is recorded
+	ctx    context.Context //nolint:containedctx // of the work, which lasts as long
+	cancel context.CancelCauseFunc
+	limit  *time.Timer // of its time; nil: there is none
+	watch  *watch
+
+	drive *drive // the session of the agent that is at work; nil: none is
+	lost  int    // keepers of the agent
+	isDue bool   // the command of the node is to be run
+	// events and err are how the execution has ended, when nothing is at work.
+	events []*wire.Event
+	err    error
+}
+
+// entry is what an execution needs of the state of its node.
+type entry struct {
+	Exec                                    string
+	Execs, Attempt, Waits, Iteration, Turns int
+	Started                                 uint64
+	StartedAt                               int64
+	Point                                   string
+	Resume                                  *wire.Resume
+	Fork                                    *wire.AgentPoint
+	Asked                                   []wire.Question
+	Input                                   wire.Raw
+}
+
+// entryOf takes the entry of a node.
+func entryOf(n *wire.NodeState) entry {
+	return entry{
+		Exec: n.Exec, Execs: n.Execs, Attempt: n.Attempt, Waits: n.Waits, Iteration: n.Iteration, Turns: n.Turns,
+		Started: n.Started, StartedAt: n.StartedAt, Point: n.Point, Resume: n.Resume, Fork: n.Fork, Asked: n.Asked, Input: n.Input,
+	}
+}
+
+// origin is what an execution needs of the run's state all along.
+type origin struct {
+	fixtures  string
+	overrides wire.Raw
+	values    wire.Raw // the user's
+	limits    wire.Raw
+	folder    *wire.FolderSnapshot
+}
+
+// setState sets the state of the run, and with it the node's.
+func (x *execution) setState(s *wire.State) {
+	n := s.Nodes[x.offer.NodeID]
+	x.state, x.entry = s, entryOf(&n)
+	x.origin = origin{s.Fixtures, s.Overrides, s.State, s.Limits, s.Folder}
 }
 
 // isHoldOnly reports whether only the open calls of the execution are to be dealt

@@ -127,7 +127,7 @@ func (x *execution) hasFolder() bool {
 
 // keepsFolder reports whether the execution may change that folder.
 func (x *execution) keepsFolder() bool {
-	recorded := x.node.Type == flow.TypeAgent && x.state.Fixtures != "" && len(x.node.Audits) == 0
+	recorded := x.node.Type == flow.TypeAgent && x.origin.fixtures != "" && len(x.node.Audits) == 0
 	return x.hasFolder() && !recorded
 }
 
@@ -171,13 +171,13 @@ func (x *execution) keepFirst(ctx context.Context, start *wire.NodeStart) (kept 
 
 // keepPending takes the snapshot that a start has said follows, if its worker didn't get to it: nothing has been changed since.
 func (x *execution) keepPending(ctx context.Context) {
-	if x.state.Folder != nil && x.state.Folder.Pending && x.hasFolder() && x.asksFirst() {
+	if x.origin.folder != nil && x.origin.folder.Pending && x.hasFolder() && x.asksFirst() {
 		x.recordFirst(ctx, time.Now(), x.takeFirst(ctx))
 	}
 }
 
 // isFolderKnown reports whether the log says what was in the folder before the execution.
-func (x *execution) isFolderKnown() bool { return x.state.Folder != nil && !x.state.Folder.Pending }
+func (x *execution) isFolderKnown() bool { return x.origin.folder != nil && !x.origin.folder.Pending }
 
 // asksFirst reports whether the agent of the execution changes nothing before the intent of a call is stored.
 func (x *execution) asksFirst() bool {
@@ -272,7 +272,7 @@ func (x *execution) openKept() {
 		return
 	}
 	recorded := unknownFolder
-	if s := x.state.Folder; s != nil && (!s.Pending || s.ID+s.Refused != "") {
+	if s := x.origin.folder; s != nil && (!s.Pending || s.ID+s.Refused != "") {
 		recorded = s.ID + s.Refused
 	}
 	x.kept = x.folders.openFolder(x, recorded)
@@ -285,7 +285,7 @@ func (x *execution) warnUnkept(err error) {
 // takeSnapshot returns what there is to say of the folder. The first time, it is tried in any case.
 func (x *execution) takeSnapshot(ctx context.Context, first bool) (taken, error) {
 	base := ""
-	if s := x.state.Folder; s != nil {
+	if s := x.origin.folder; s != nil {
 		base = s.ID
 	}
 	ctx, cancel := context.WithTimeout(ctx, keepTimeout)

@@ -125,7 +125,7 @@ const (
 func graspKeeper(ctx context.Context, x *execution) (*hold, error) {
 	_, pos := x.log.writer.Last()
 	h := &hold{
-		cfg: x.cfg, log: x.log, host: process.Direct{Home: x.cfg.Home}, thaw: make(chan struct{}, 1), decided: map[string]*wire.PermissionDecided{},
+		cfg: x.cfg, log: x.log, host: process.Direct{Home: x.cfg.Home},
 		label: keeper.Label{Run: x.offer.RunID, Node: x.offer.NodeID, Exec: x.offer.ExecID, Position: pos},
 	}
 	if p := x.node.Policy; p != nil {
@@ -256,6 +256,9 @@ func (h *hold) readSinceClaim(ctx context.Context, from, to uint64) (ours bool, 
 			continue
 		}
 		if p, ok := e.Event.Payload.(*wire.PermissionDecided); ok {
+			if h.decided == nil {
+				h.decided = map[string]*wire.PermissionDecided{}
+			}
 			h.decided[e.Event.CallID] = p
 		}
 		if e.Event.JournalOffset != 0 {
@@ -366,7 +369,7 @@ func (h *hold) keeperDeadlines() (freeze, kill time.Duration) {
 
 // tendKeeper extends the keeper's deadline whenever the lease was renewed.
 func (h *hold) tendKeeper(ctx context.Context, k *keeper.Keeper) {
-	h.keeper, h.host = k, k
+	h.keeper, h.host, h.thaw = k, k, make(chan struct{}, 1)
 	k.Watch(func(s keeper.State) {
 		h.tellRoom(s.Full)
 		if s.Frozen {

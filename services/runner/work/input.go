@@ -46,7 +46,7 @@ func (x *execution) agentInput() (in *agentInput, err error) {
 		in.Prompt = in.Messages
 	}
 	modes := []string{in.PermissionMode}
-	if err := overrideOptions(&in.Options, x.state.Overrides, x.def, x.offer.NodeID); err != nil {
+	if err := overrideOptions(&in.Options, x.origin.overrides, x.def, x.offer.NodeID); err != nil {
 		return in, fmt.Errorf("overrides: %w", err)
 	}
 	if err := x.optionSecrets(&in.Options); err != nil {
@@ -89,7 +89,7 @@ func applyOptions(o *agent.Options, given map[string]wire.Raw) error {
 // findProvider returns the agent that acts in the node. In a run with fixtures no
 // other agent can be reached.
 func (x *execution) findProvider(name string) (agent.Provider, string, error) {
-	if dir := x.state.Fixtures; dir != "" {
+	if dir := x.origin.fixtures; dir != "" {
 		if x.cfg.Fixtures == nil {
 			return nil, "", errors.New("this runner has no fixtures")
 		}

@@ -16,7 +16,7 @@ import (
 // worker of its node writes.
 type nodeLog struct {
 	cfg    *Config
-	offer  wire.NodeOffer
+	offer  *wire.NodeOffer
 	lease  *lease.Lease
 	writer *eventlog.Writer
 	away   time.Time     // since when events weren't stored in time; zero: they are
@@ -52,10 +52,8 @@ func (l *nodeLog) enqueueEvent(ctx context.Context, e *wire.Event) error {
 // follow in order. If storage stays away, only the intent of a tool and the session
 // stop the agent, and that only if no keeper has stopped it. A worker that has lost its lease records nothing.
 func (l *nodeLog) recordEvents(ctx context.Context, events ...*wire.Event) error {
-	select {
-	case <-l.lease.Lost():
+	if l.lease.IsLost() {
 		return tenure.ErrLeaseLost
-	default:
 	}
 	l.stampEvents(events...)
 	e := events[len(events)-1]

@@ -23,14 +23,14 @@ type rest struct {
 // restOf is how an execution begins, or goes on. Agents that go on from the log have the
 // calls that were open.
 func restOf(s *wire.State, r *agent.Request, goesOn bool) *rest {
-	t := &rest{calls: map[string]bool{}, parks: map[string]bool{}, asked: append([]string(nil), r.Asked...)}
+	t := &rest{asked: append([]string(nil), r.Asked...)}
 	if !goesOn {
 		return t
 	}
 	t.idle = true
 	for _, c := range run.OpenCalls(s, r.NodeID, r.ExecID) {
 		if c.State != wire.ToolExecuting || c.Idempotent || r.Host.Has(agent.CallProgram(c.CallID)) { // others were sealed
-			t.calls[c.CallID] = c.State == wire.ToolApprovalRequired
+			t.noteCall(c.CallID, c.State == wire.ToolApprovalRequired)
 		}
 	}
 	return t
@@ -44,14 +44,14 @@ func (t *rest) observeEvent(e *wire.Event) (rests, tells bool) {
 	own := e.Parent == ""
 	switch p := e.Payload.(type) {
 	case *wire.ToolIntent:
-		t.calls[e.CallID] = false
+		t.noteCall(e.CallID, false)
 	case *wire.ToolState:
-		t.calls[e.CallID] = p.To == wire.ToolApprovalRequired
+		t.noteCall(e.CallID, p.To == wire.ToolApprovalRequired)
 	case *wire.PermissionRequired:
-		t.calls[e.CallID] = true
+		t.noteCall(e.CallID, true)
 		t.parks[e.CallID] = own && p.ToolName == ask.Tool
 	case *wire.PermissionDecided:
-		t.calls[e.CallID] = false
+		t.noteCall(e.CallID, false)
 	case *wire.AgentTool, *wire.ToolSealed:
 		delete(t.calls, e.CallID)
 		delete(t.parks, e.CallID)
@@ -70,6 +70,13 @@ func (t *rest) observeEvent(e *wire.Event) (rests, tells bool) {
 		return false, false
 	}
 	return t.isResting(), true
+}
+
+func (t *rest) noteCall(id string, waits bool) {
+	if t.calls == nil {
+		t.calls, t.parks = map[string]bool{}, map[string]bool{}
+	}
+	t.calls[id] = waits
 }
 
 func (t *rest) isResting() bool {

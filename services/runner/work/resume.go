@@ -186,7 +186,7 @@ func (r resumption) awaitAnswer(ctx context.Context, call string) (wire.Command,
 		}
 		select {
 		case <-news:
-		case <-r.exec.halt.order:
+		case <-r.exec.halt.orderGiven():
 			return cmd, errHalted
 		case <-ctx.Done():
 			return cmd, context.Cause(ctx)

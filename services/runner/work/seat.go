@@ -12,24 +12,42 @@ import (
 // before one that has not begun.
 type Seat struct {
 	slots   Slots
-	resting Slots           // of agents that wait for a person and have no place; full: the next ones keep theirs
-	turn    chan struct{}   // has a token while a caller takes the place or gives it away
-	halted  <-chan struct{} // closed when the agent is told to come to a safe point: for that it needs no place
+	resting Slots // of agents that wait for a person and have no place; full: the next ones keep theirs
+	halt    *halt // for coming to a safe point the agent needs no place; nil: it isn't told to yet
 
 	mu    sync.Mutex
-	lent  int  // calls that wait for runs
-	rests bool // the agent waits for a person
-	held  bool // changed by the caller with the turn
+	turn  chan struct{} // see turnToken; nil: no caller has wanted it
+	lent  int           // calls that wait for runs
+	rests bool          // the agent waits for a person
+	held  bool          // changed by the caller with the turn
 }
 
 // NewSeat returns the seat of an execution that has a slot. Nil slots are any number.
 func NewSeat(s, resting Slots) *Seat {
-	return &Seat{slots: s, resting: resting, turn: make(chan struct{}, 1), held: true}
+	return &Seat{slots: s, resting: resting, held: true}
+}
+
+// turnToken has a token while a caller takes the place or gives it away.
+func (s *Seat) turnToken() chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.turn == nil {
+		s.turn = make(chan struct{}, 1)
+	}
+	return s.turn
+}
+
+// halted is closed when the agent is told to come to a safe point.
+func (s *Seat) halted() <-chan struct{} {
+	if s.halt == nil {
+		return nil
+	}
+	return s.halt.orderGiven()
 }
 
 // Free gives the place back when the execution is over.
 func (s *Seat) Free() {
-	s.turn <- struct{}{}
+	s.turnToken() <- struct{}{}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.rests {
@@ -78,23 +96,23 @@ func (s *Seat) settlePlace(ctx context.Context) error {
 		}
 		if !wanted {
 			select {
-			case s.turn <- struct{}{}:
+			case s.turnToken() <- struct{}{}:
 			default:
 				return nil
 			}
 			s.leavePlace()
-			<-s.turn
+			<-s.turnToken()
 			continue
 		}
 		select {
-		case s.turn <- struct{}{}:
-		case <-s.halted:
+		case s.turnToken() <- struct{}{}:
+		case <-s.halted():
 			return errHalted
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 		err := s.takePlace(ctx)
-		<-s.turn
+		<-s.turnToken()
 		if err != nil {
 			return err
 		}
@@ -125,7 +143,7 @@ func (s *Seat) takePlace(ctx context.Context) error {
 	}
 	select {
 	case s.slots <- struct{}{}:
-	case <-s.halted:
+	case <-s.halted():
 		return errHalted
 	case <-ctx.Done():
 		return ctx.Err()

@@ -28,8 +28,8 @@ type offerTrial struct {
 
 // enterTrial reports whether the worker may claim the node. It may not if processes enough have ended at it, which is for
 // its owner to judge, or if another one is on trial here.
-func (w *worker) enterTrial() bool {
-	n, count, most := w.view.State.Nodes[w.offer.NodeID], 0, w.cfg.NodeTrials
+func (w *Worker) enterTrial() bool {
+	n, count, most := w.view.State().Nodes[w.offer.NodeID], 0, w.cfg.NodeTrials
 	if count = n.Trials; n.Process != w.cfg.Process {
 		count++
 		if count > most {

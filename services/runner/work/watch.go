@@ -22,7 +22,7 @@ import (
 // decisions to the agent. While nothing happens it holds no goroutine.
 type watch struct {
 	cfg      *Config
-	offer    wire.NodeOffer
+	offer    *wire.NodeOffer
 	log      *nodeLog
 	halt     *halt
 	asked    *approvals
@@ -38,13 +38,13 @@ type watch struct {
 	passed   map[string]bool // messages, by their ids
 	told     bool            // that the runner ends
 	anchorAt time.Time       // when the node is to be anchored; zero: never
+	packAt   time.Time       // when the state is packed, if nothing happens before; zero: it is packed
 	timer    *time.Timer     // has the loop look at its times; nil: there was none yet
 }
 
 func newWatch(x *execution, v *view.View, t *offerTrial) *watch {
 	return &watch{
 		cfg: x.cfg, offer: x.offer, log: x.log, halt: &x.halt, asked: &x.asked, post: &x.post, view: v, claimed: x.state.Position.Seq, trial: t,
-		passed: map[string]bool{},
 	}
 }
 
@@ -79,54 +79,58 @@ func (w *watch) callLoop(call func()) {
 }
 
 func (w *watch) takeTurn() (over bool) {
-	err := w.followRun(w.ctx)
+	happened, err := w.followRun(w.ctx)
 	switch {
 	case w.ctx.Err() != nil:
 		return true
 	case err != nil:
 		w.cancel(err)
 		return true
+	case !happened && isReached(w.packAt, time.Now()):
+		w.packAt = time.Time{}
+		w.view.Pack()
+	case happened || w.packAt.IsZero():
+		w.packAt = time.Now().Add(view.PackAfter)
 	}
 	w.setTimer()
 	return false
 }
 
-// followRun takes what has come. It returns why the work is to end.
-func (w *watch) followRun(ctx context.Context) error {
+// followRun takes what has come. It reports whether something has, and returns why the work is to end.
+func (w *watch) followRun(ctx context.Context) (happened bool, err error) {
 	for more := true; more; {
 		if w.isReplaced() {
-			return eventlog.ErrFenced
+			return happened, eventlog.ErrFenced
 		}
 		if !w.stillWanted() {
-			return errWithdrawn
+			return happened, errWithdrawn
 		}
-		if reason := view.Interrupts(w.view.State); reason != "" {
+		if reason := view.Interrupts(w.view.State()); reason != "" {
 			w.halt.tellReason(reason)
 		}
 		if w.hasGotOn() {
 			w.trial.leaveTrial()
 		}
-		w.asked.takeDecisions(w.view.State.Inbox, w.offer.NodeID, w.offer.ExecID)
-		var err error
+		w.asked.takeDecisions(w.view.State().Inbox, w.offer.NodeID, w.offer.ExecID)
 		if more, err = w.takeNext(ctx); err != nil {
-			return err
+			return happened, err
 		}
+		happened = happened || more
 	}
-	return nil
+	return happened, nil
 }
 
 // takeNext takes one thing that has come. It reports false if there is none.
 func (w *watch) takeNext(ctx context.Context) (taken bool, err error) {
-	select {
-	case <-w.log.lease.Lost():
+	switch {
+	case w.log.lease.IsLost():
 		return false, tenure.ErrLeaseLost
-	case <-w.log.writer.Fenced():
+	case w.log.writer.IsFenced():
 		return false, eventlog.ErrFenced
-	case <-ctx.Done():
-		return false, nil
-	case <-w.view.More():
+	case ctx.Err() != nil:
+		return false, nil //nolint:nilerr // takeTurn looks
+	case w.view.HasMore():
 		return true, w.view.Follow(ctx)
-	default:
 	}
 	switch now := time.Now(); {
 	case !w.told && w.cfg.Draining.IsGiven():
@@ -149,13 +153,18 @@ func isReached(at, now time.Time) bool { return !at.IsZero() && !now.Before(at) 
 // setTimer has the loop called when the next of its times comes.
 func (w *watch) setTimer() {
 	next := w.anchorAt
-	if over := w.trial.over; next.IsZero() || !over.IsZero() && over.Before(next) {
-		next = over
+	for _, at := range []time.Time{w.trial.over, w.packAt} {
+		if next.IsZero() || !at.IsZero() && at.Before(next) {
+			next = at
+		}
 	}
 	switch {
+	case next.IsZero() && w.timer != nil:
+		w.timer.Stop()
+		w.timer = nil
 	case next.IsZero():
 	case w.timer == nil:
-		w.timer = time.AfterFunc(time.Until(next), w.loop.Call)
+		w.timer = time.AfterFunc(time.Until(next), w.loop.Take)
 	default:
 		w.timer.Reset(time.Until(next))
 	}
@@ -167,7 +176,7 @@ func (w *watch) passMessage(ctx context.Context) (passed bool, err error) {
 	if next == nil || w.halt.isTold() || !w.post.handOver(*next) {
 		return false, nil
 	}
-	return true, w.passedOn(ctx, w.passed, next.ID, next.Command.TextAt("type") == run.CommandNotice)
+	return true, w.passedOn(ctx, next.ID, next.Command.TextAt("type") == run.CommandNotice)
 }
 
 // isReplaced reports whether another claim of the node was stored since. A lease that isn't
@@ -175,19 +184,19 @@ func (w *watch) passMessage(ctx context.Context) (passed bool, err error) {
 //
 //go:noinline // a copy of the node's state would stay on the stack for as long as the agent works
 func (w *watch) isReplaced() bool {
-	return w.view.State.Nodes[w.offer.NodeID].Epoch > w.log.writer.Epoch()
+	return w.view.State().Nodes[w.offer.NodeID].Epoch > w.log.writer.Epoch()
 }
 
 // hasGotOn reports whether no process has ended at the execution since it got on.
 //
 //go:noinline // as isReplaced
-func (w *watch) hasGotOn() bool { return w.view.State.Nodes[w.offer.NodeID].Trials == 0 }
+func (w *watch) hasGotOn() bool { return w.view.State().Nodes[w.offer.NodeID].Trials == 0 }
 
 // stillWanted reports whether the owner still wants the execution.
 //
 //go:noinline // as isReplaced
 func (w *watch) stillWanted() bool {
-	s := w.view.State
+	s := w.view.State()
 	n := s.Nodes[w.offer.NodeID]
 	return !view.Ended(s.Status) && n.Exec == w.offer.ExecID && n.Open()
 }
@@ -195,7 +204,7 @@ func (w *watch) stillWanted() bool {
 // nextMessage returns the next message to this execution that has not been passed on,
 // nil if there is none.
 func (w *watch) nextMessage(passed map[string]bool) *wire.InboxEntry {
-	for _, m := range w.view.State.Inbox {
+	for _, m := range w.view.State().Inbox {
 		kind := m.Command.TextAt("type")
 		mine := kind == "send" && m.Node == w.offer.NodeID && (m.Exec == "" || m.Exec == w.offer.ExecID)
 		if mine && !passed[m.ID] {
@@ -211,7 +220,7 @@ func (w *watch) nextMessage(passed map[string]bool) *wire.InboxEntry {
 // resumeMessage returns the message of a flow:resumed that finds the agent at work:
 // it was meant for agents that go on, and this one does.
 func (w *watch) resumeMessage(passed map[string]bool) *wire.InboxEntry {
-	s := w.view.State
+	s := w.view.State()
 	n := s.Nodes[w.offer.NodeID]
 	id := fmt.Sprintf("resume-%d", s.ResumedAt)
 	if n.Resume == nil || n.Resume.Message == "" || n.Resume.Hold || s.ResumedAt <= w.claimed || passed[id] {
@@ -226,11 +235,14 @@ func (w *watch) resumeMessage(passed map[string]bool) *wire.InboxEntry {
 
 // passedOn notes that the agent has been given a message. The message of a
 // resumption is answered for on record, so that it isn't given again.
-func (w *watch) passedOn(ctx context.Context, passed map[string]bool, id string, notice bool) error {
-	passed[id] = true
+func (w *watch) passedOn(ctx context.Context, id string, notice bool) error {
+	if w.passed == nil {
+		w.passed = map[string]bool{}
+	}
+	w.passed[id] = true
 	w.informed = w.informed || notice
-	n := w.view.State.Nodes[w.offer.NodeID]
-	if n.Resume == nil || id != fmt.Sprintf("resume-%d", w.view.State.ResumedAt) {
+	n := w.view.State().Nodes[w.offer.NodeID]
+	if n.Resume == nil || id != fmt.Sprintf("resume-%d", w.view.State().ResumedAt) {
 		return nil
 	}
 	e := &wire.Event{Payload: &wire.AgentResumed{Strategy: n.Resume.Strategy}}
@@ -274,7 +286,7 @@ func (w *watch) noticeMessage(passed map[string]bool) *wire.InboxEntry {
 		return nil
 	}
 	lines, last := []string{noticesSince}, ""
-	for _, m := range w.view.State.Inbox {
+	for _, m := range w.view.State().Inbox {
 		if m.Command.TextAt("type") != run.CommandNotice {
 			continue
 		}
@@ -291,7 +303,7 @@ func (w *watch) noticeMessage(passed map[string]bool) *wire.InboxEntry {
 	if w.informed {
 		lines[0] = noticesNow
 	}
-	if n := w.view.State.NoticesLost; n > 0 {
+	if n := w.view.State().NoticesLost; n > 0 {
 		lines[0] += fmt.Sprintf(" (%d older ones were dropped)", n)
 	}
 	cmd, err := wire.Marshal(wire.Command{Type: run.CommandNotice, Message: strings.Join(lines, "\n")})
@@ -306,7 +318,7 @@ func (w *watch) noticeMessage(passed map[string]bool) *wire.InboxEntry {
 // the log what the one before was told.
 func (w *watch) noticedNode() (node string) {
 	var first uint64
-	for id, n := range w.view.State.Nodes {
+	for id, n := range w.view.State().Nodes {
 		atWork := n.Open() && n.Started >= n.Scheduled && n.Type == string(flow.TypeAgent)
 		if atWork && (node == "" || n.Started < first) {
 			node, first = id, n.Started

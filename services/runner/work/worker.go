@@ -18,13 +18,14 @@ import (
 	"code.wake.dev/wake/services/runner/internal/view"
 )
 
-// worker takes one offer, and executes the node once, from its beginning or from where
+// Worker takes one offer, and executes the node once, from its beginning or from where
 // another worker has left it.
-type worker struct {
+type Worker struct {
 	cfg      *Config
 	folders  *folders
-	offer    wire.NodeOffer
-	onSettle func() // called when the offer has served its purpose
+	offer    *wire.NodeOffer
+	onSettle func(first bool) // called when the offer has served its purpose
+	first    bool             // no other offer's worker is at work
 	seat     *Seat
 
 	lease  *lease.Lease
@@ -32,46 +33,71 @@ type worker struct {
 	span   trace.Span // of starting the node
 	writer *eventlog.Writer
 	view   *view.View // belongs to the watch while it runs
+	exec   *execution // nil: there is nothing to be executed
 }
 
-// run executes the node if it is still wanted. A worker that finds that another
+// begin begins to execute the node if it is still wanted. A worker that finds that another
 // one has taken over leaves no trace in the log.
-func (w *worker) run(ctx context.Context) (err error) {
+func (w *Worker) begin(ctx context.Context) (err error) {
 	if w.view, err = w.cfg.Runs.Open(ctx, w.offer.RunID); err != nil {
 		return err
 	}
-	defer w.view.Close()
 	// Looking before claiming saves a claim for an offer that is out of date.
 	if !w.isWanted() {
-		w.onSettle()
+		w.settleOffer()
 		return nil
 	}
 	if !w.enterTrial() {
 		return lease.ErrHeld
 	}
-	err = w.tryNode(ctx)
-	w.trial.leaveTrial() // not deferred: no other trial may begin while a panic of this node ends the process
-	return err
-}
-
-// tryNode claims the node and executes it.
-func (w *worker) tryNode(ctx context.Context) error {
 	ctx, claimed, err := w.takeNode(ctx)
 	if !claimed {
 		return err
 	}
-	defer w.span.End()
-	var left, told bool
-	defer func() { w.leaveNode(ctx, left, told) }()
 	if !w.isWanted() {
-		return nil
+		return w.leaveNode(ctx, false, false, nil)
 	}
-	left, told, err = w.executeNode(ctx)
-	return w.reportEnd(err)
+	x, missing, err := w.prepareExecution(ctx)
+	if err != nil {
+		x.log.passTrial(ctx, &w.trial)
+		return w.leaveNode(ctx, false, false, err)
+	}
+	w.exec = x
+	w.beginExecution(ctx, missing)
+	return nil
+}
+
+// Work executes the node to its end. It wants a goroutine of its own: while the agent says nothing, little is on its stack.
+func (w *Worker) Work() error {
+	for w.exec.drive != nil {
+		last, err := w.exec.drive.recordEvents()
+		w.exec.endSession(last, err)
+	}
+	err := w.endExecution()
+	w.close()
+	return err
+}
+
+// close lets other offers of the execution be taken.
+func (w *Worker) close() {
+	w.trial.leaveTrial() // not deferred: no other trial may begin while a panic of this node ends the process
+	if w.view != nil {
+		w.view.Close()
+	}
+	if w.first {
+		w.cfg.Working.Leave(w.offer.RunID + "/" + w.offer.ExecID)
+	}
+}
+
+// settleOffer says that the offer has served its purpose.
+func (w *Worker) settleOffer() {
+	entered := w.cfg.Working.Enter(w.offer.RunID + "/" + w.offer.ExecID)
+	w.first = w.first || entered
+	w.onSettle(entered)
 }
 
 // takeNode claims the node. It begins the span of starting it, unless another worker has it.
-func (w *worker) takeNode(ctx context.Context) (_ context.Context, claimed bool, err error) {
+func (w *Worker) takeNode(ctx context.Context) (_ context.Context, claimed bool, err error) {
 	last, err := w.takeLease(ctx)
 	if errors.Is(err, lease.ErrHeld) {
 		return ctx, false, w.judgeHeld()
@@ -98,7 +124,7 @@ func (w *worker) takeNode(ctx context.Context) (_ context.Context, claimed bool,
 }
 
 // reportEnd reports how the execution ended for this worker. That another one has taken over is none of the runner's errors.
-func (w *worker) reportEnd(err error) error {
+func (w *Worker) reportEnd(err error) error {
 	tracing.Fail(w.span, err)
 	if tenure.Over(err) {
 		w.cfg.Lost.Inc()
@@ -108,9 +134,11 @@ func (w *worker) reportEnd(err error) error {
 	return err
 }
 
-// leaveNode gives the node back. left says that its processes live on: until this process ends no other has them, and then the
-// next one of this home. told says that the log has it already that the worker doesn't act any more.
-func (w *worker) leaveNode(ctx context.Context, left, told bool) {
+// leaveNode reports why the worker leaves the node, and gives it back. left says that its processes live on: until this process
+// ends no other has them, and then the next one of this home. told says that the log has it already that the worker doesn't act
+// any more.
+func (w *Worker) leaveNode(ctx context.Context, left, told bool, err error) error {
+	err = w.reportEnd(err)
 	switch {
 	case left:
 	case told:
@@ -120,18 +148,20 @@ func (w *worker) leaveNode(ctx context.Context, left, told bool) {
 	default:
 		w.lease.Settle()
 		rest, cancel := tenure.Rest(ctx)
-		defer cancel()
-		if err := w.giveBack(rest); err != nil { // it may be stored later
-			w.cfg.Logger.Warn("node not given back", "run", w.offer.RunID, "node", w.offer.NodeID, "error", err)
+		if failed := w.giveBack(rest); failed != nil { // it may be stored later
+			w.cfg.Logger.Warn("node not given back", "run", w.offer.RunID, "node", w.offer.NodeID, "error", failed)
 			w.lease.Abandon(w.giveBack)
-			return
+		} else {
+			w.lease.Release()
 		}
-		w.lease.Release()
+		cancel()
 	}
+	w.span.End()
+	return err
 }
 
 // giveBack says in the log that the worker doesn't act for the node any more.
-func (w *worker) giveBack(ctx context.Context) error {
+func (w *Worker) giveBack(ctx context.Context) error {
 	_, err := w.writer.Anchor(ctx, w.cfg.ID, "")
 	if err == nil {
 		err = w.writer.Close(ctx)
@@ -144,7 +174,7 @@ func (w *worker) giveBack(ctx context.Context) error {
 
 // beginSpan starts the span of starting the node, which ends when its agent or command
 // is at work.
-func (w *worker) beginSpan(ctx context.Context, before string) context.Context {
+func (w *Worker) beginSpan(ctx context.Context, before string) context.Context {
 	names := w.cfg.subjectNames()
 	ctx, w.span = tracing.Process(ctx, w.cfg.Log.Tracer(), tracing.Destination(names.Prefix(), names.QueueNode("")),
 		tracing.Run.String(w.offer.RunID), tracing.Node.String(w.offer.NodeID), tracing.Exec.String(w.offer.ExecID), tracing.Resumed.Bool(before != ""))
@@ -161,7 +191,7 @@ const (
 
 // takeLease takes the lease of the node, and returns the last message of the node, behind which it is free. If its holder has
 // just died it isn't held for long any more.
-func (w *worker) takeLease(ctx context.Context) (last eventlog.Message, err error) {
+func (w *Worker) takeLease(ctx context.Context) (last eventlog.Message, err error) {
 	ttl := w.cfg.Leases.TTL()
 	for until := time.Now().Add(ttl / freeSoon); ; {
 		if last, err = w.foldPresent(ctx); err != nil {
@@ -180,7 +210,7 @@ func (w *worker) takeLease(ctx context.Context) (last eventlog.Message, err erro
 }
 
 // foldPresent folds what the former worker wrote up to the moment, and returns the last of it.
-func (w *worker) foldPresent(ctx context.Context) (last eventlog.Message, err error) {
+func (w *Worker) foldPresent(ctx context.Context) (last eventlog.Message, err error) {
 	last, found, err := w.cfg.Log.LastMessage(ctx, w.offer.RunID, w.offer.NodeID)
 	if err != nil || !found {
 		return last, err
@@ -189,21 +219,21 @@ func (w *worker) foldPresent(ctx context.Context) (last eventlog.Message, err er
 }
 
 // leaseKey is the key of the node's lease.
-func (w *worker) leaseKey() lease.Key { return lease.Key{Run: w.offer.RunID, Node: w.offer.NodeID} }
+func (w *Worker) leaseKey() lease.Key { return lease.Key{Run: w.offer.RunID, Node: w.offer.NodeID} }
 
 // lastClaimant returns the process that may still act for the node, by the log.
 //
 //go:noinline // a copy of the node's state would stay on the stack for as long as the agent works
-func (w *worker) lastClaimant() lease.Claimant {
-	n := w.view.State.Nodes[w.offer.NodeID]
+func (w *Worker) lastClaimant() lease.Claimant {
+	n := w.view.State().Nodes[w.offer.NodeID]
 	return lease.Claimant{Runner: n.Runner, Process: n.Holder}
 }
 
 // lastRunner returns the runner that began the execution; "": none.
 //
 //go:noinline // as lastClaimant
-func (w *worker) lastRunner() string {
-	n := w.view.State.Nodes[w.offer.NodeID]
+func (w *Worker) lastRunner() string {
+	n := w.view.State().Nodes[w.offer.NodeID]
 	if n.Started == 0 {
 		return ""
 	}
@@ -212,11 +242,11 @@ func (w *worker) lastRunner() string {
 
 // claimNode makes the worker the writer of the node behind its last message, and its view the state at the
 // position of the claim: what counts is whether the node was wanted there.
-func (w *worker) claimNode(ctx context.Context, last eventlog.Message) (err error) {
+func (w *Worker) claimNode(ctx context.Context, last eventlog.Message) (err error) {
 	if !w.lease.Valid() { // acquiring took long: don't fence the worker that holds it now
 		return tenure.ErrLeaseLost
 	}
-	n := w.view.State.Nodes[w.offer.NodeID]
+	n := w.view.State().Nodes[w.offer.NodeID]
 	claim := eventlog.Claim{
 		Runner: w.cfg.ID, Process: w.cfg.Process, Fence: w.cfg.keeperFence(), ExecID: w.offer.ExecID, MinEpoch: n.Epoch + 1, AtSeq: n.Seq, Last: &last,
 	}
@@ -224,16 +254,16 @@ func (w *worker) claimNode(ctx context.Context, last eventlog.Message) (err erro
 		return err
 	}
 	w.lease.Claimed(tenure.Proof(w.writer, w.cfg.ID, w.cfg.Process))
-	w.onSettle()
+	w.settleOffer()
 	_, pos := w.writer.Last()
 	return w.view.Wait(ctx, pos)
 }
 
 // judgeHeld judges an offer when the node's lease can't be had. It is needless if this
 // runner is at work on the node.
-func (w *worker) judgeHeld() error {
-	if w.cfg.Leases.Holds(w.leaseKey()) && w.view.State.Nodes[w.offer.NodeID].Started != 0 {
-		w.onSettle()
+func (w *Worker) judgeHeld() error {
+	if w.cfg.Leases.Holds(w.leaseKey()) && w.view.State().Nodes[w.offer.NodeID].Started != 0 {
+		w.settleOffer()
 		return nil
 	}
 	return lease.ErrHeld
@@ -244,8 +274,8 @@ func (w *worker) judgeHeld() error {
 // with.
 //
 //go:noinline // as lastClaimant
-func (w *worker) isWanted() bool {
-	s := w.view.State
+func (w *Worker) isWanted() bool {
+	s := w.view.State()
 	n, ok := s.Nodes[w.offer.NodeID]
 	if !ok || n.Exec != w.offer.ExecID || !n.Open() {
 		return false
@@ -254,55 +284,59 @@ func (w *worker) isWanted() bool {
 	return s.Status == wire.RunRunning || s.Status == wire.RunPaused && hold
 }
 
-// executeNode runs the node within its time limit and records how it ended, unless it has
-// left its processes to a worker that comes back. told says that the log has it that the worker doesn't act any more.
-func (w *worker) executeNode(ctx context.Context) (left, told bool, err error) {
-	x, missing, err := w.prepareExecution(ctx)
-	if err != nil {
-		x.log.passTrial(ctx, &w.trial)
-		return false, false, err
-	}
+// beginExecution has the node begin within its time limit.
+func (w *Worker) beginExecution(ctx context.Context, missing error) {
+	x := w.exec
+	x.outer = ctx
 	work, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	x.ctx, x.cancel = work, cancel
 	if limit := x.timeLimit(); limit > 0 {
-		timer := time.AfterFunc(limit, func() { cancel(errTimeLimit) })
-		defer timer.Stop()
+		x.limit = time.AfterFunc(limit, func() { cancel(errTimeLimit) })
 	}
-	watch := newWatch(x, w.view, &w.trial)
-	watch.begin(work, cancel)
-	events, err := x.attemptNode(work, missing)
-	cause, halted := context.Cause(work), errors.Is(err, errHalted)
-	cancel(nil)
-	watch.stop()
+	x.watch = newWatch(x, w.view, &w.trial)
+	x.watch.begin(work, cancel)
+	x.events, x.err = x.beginNode(work, missing)
+}
+
+// endExecution records how the node ended, unless it has
+// left its processes to a worker that comes back, and leaves it.
+func (w *Worker) endExecution() error {
+	x, ctx := w.exec, w.exec.outer
+	events, err := x.endNode(x.ctx)
+	cause, halted := context.Cause(x.ctx), errors.Is(err, errHalted)
+	x.cancel(nil)
+	if x.limit != nil {
+		x.limit.Stop()
+	}
+	x.watch.stop()
 	if !tenure.Over(cause) && !tenure.Over(err) { // else another worker may be at work
 		x.log.passTrial(ctx, &w.trial)
 	}
 	w.lease.Settle()
 	x.hold.endKeeper() // once the log says that the worker doesn't act, another one may begin
-	told, err = x.recordEnd(ctx, cause, events, err)
+	told, err := x.recordEnd(ctx, cause, events, err)
 	if x.kept != nil {
 		x.folders.leaveFolder(x.kept)
 	}
 	x.hold.removeJournals(err == nil && !halted || tenure.Over(err))
-	return x.hold.isLeft(), told, err
+	return w.leaveNode(ctx, x.hold.isLeft(), told, err)
 }
 
 // prepareExecution takes what the execution needs from the state. missing says that its
 // input is gone.
-func (w *worker) prepareExecution(ctx context.Context) (x *execution, missing, err error) {
+func (w *Worker) prepareExecution(ctx context.Context) (x *execution, missing, err error) {
 	x = &execution{
-		cfg: w.cfg, folders: w.folders, offer: w.offer, seat: w.seat, span: w.span, started: time.Now(), state: run.Clone(w.view.State),
+		cfg: w.cfg, folders: w.folders, offer: w.offer, seat: w.seat, span: w.span, started: time.Now(),
 		log: &nodeLog{cfg: w.cfg, offer: w.offer, lease: w.lease, writer: w.writer},
 	}
+	x.setState(run.Clone(w.view.State()))
 	if x.def, err = w.cfg.Runs.Definition(x.state.Definition); err != nil {
 		return x, nil, fmt.Errorf("definition of run %s: %w", w.offer.RunID, err)
 	}
 	if x.node = x.def.Node(w.offer.NodeID); x.node == nil {
 		return x, nil, fmt.Errorf("run %s: the flow has no node %s", w.offer.RunID, w.offer.NodeID)
 	}
-	x.halt.openOrder()
-	x.seat.halted = x.halt.order
-	x.entry = x.state.Nodes[w.offer.NodeID]
+	x.seat.halt = &x.halt
 	x.span.SetAttributes(tracing.Attempt.Int(x.entry.Attempt))
 	input, missing := w.view.Input(ctx, w.offer.NodeID)
 	if missing != nil && !errors.Is(missing, view.ErrMissing) {

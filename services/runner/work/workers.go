@@ -19,21 +19,16 @@ func New(cfg Config) *Workers {
 	return &Workers{cfg: cfg}
 }
 
-// Execute executes the node of an offer, if it is still wanted, in a seat. It calls onSettle
-// when the offer has served its purpose; first says that no worker of this process has
-// taken the execution before. It fails with [lease.ErrHeld] if another worker has the node.
-func (ws *Workers) Execute(ctx context.Context, offer wire.NodeOffer, seat *Seat, onSettle func(first bool)) error {
-	id := offer.RunID + "/" + offer.ExecID
-	first := false // else another offer's worker is at work
-	w := &worker{cfg: &ws.cfg, folders: &ws.folders, offer: offer, seat: seat, onSettle: func() {
-		entered := ws.cfg.Working.Enter(id)
-		first = first || entered
-		onSettle(entered)
-	}}
-	defer func() {
-		if first {
-			ws.cfg.Working.Leave(id)
-		}
-	}()
-	return w.run(ctx)
+// Take takes an offer, if its node is still wanted, and has its work begin, in a seat. The worker that it returns is to be had
+// work; nil: nothing is left to be done. It calls onSettle when the offer has served its purpose; first says that no worker of
+// this process has taken the execution before. It fails with [lease.ErrHeld] if another worker has the node.
+func (ws *Workers) Take(ctx context.Context, offer *wire.NodeOffer, seat *Seat, onSettle func(first bool)) (*Worker, error) {
+	w := &Worker{cfg: &ws.cfg, folders: &ws.folders, offer: offer, seat: seat, onSettle: onSettle}
+	err := w.begin(ctx)
+	w.onSettle = nil
+	if w.exec != nil {
+		return w, nil
+	}
+	w.close()
+	return nil, err
 }

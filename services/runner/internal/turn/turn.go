@@ -28,15 +28,30 @@ func NewLoop(take func() (over bool)) *Loop { return &Loop{take: take} }
 
 // Call has a turn begin now, or behind the one that is being taken. It may be called from anywhere and takes no time.
 func (l *Loop) Call() {
+	if l.begin() {
+		go l.takeTurns()
+	}
+}
+
+// begin notes that the loop was called. It reports whether turns are to be taken.
+func (l *Loop) begin() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch l.state {
 	case waiting:
 		l.state = taking
-		go l.takeTurns()
+		return true
 	case taking:
 		l.state = called
 	case called, over:
+	}
+	return false
+}
+
+// Take is Call on the goroutine of the caller, which takes the turns: for timers, which have begun one for it.
+func (l *Loop) Take() {
+	if l.begin() {
+		l.takeTurns()
 	}
 }
 

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"slices"
 	"sync"
 
 	"code.wake.dev/wake/internal/eventlog"
@@ -16,19 +17,30 @@ var foldedKinds = []wire.Kind{wire.KindFlow, wire.KindAgent, wire.KindTool}
 // exceed the stream's limit of consumers and slow down its ingest.
 type Feed struct {
 	mu   sync.Mutex
-	subs map[string]map[*Subscription]bool // by run; those of commands by the run's subject
+	runs map[string]*runFeed // by run; of commands by the run's subject
+}
+
+// runFeed is what a feed has for one run.
+type runFeed struct {
+	subs   []*Subscription
+	packed *packed // the state that was packed last, since the last message
 }
 
 // NewFeed returns a feed without subscriptions.
 func NewFeed() *Feed {
-	return &Feed{subs: map[string]map[*Subscription]bool{}}
+	return &Feed{runs: map[string]*runFeed{}}
 }
 
 // Deliver hands a message to the subscriptions of its run.
 func (f *Feed) Deliver(e eventlog.Entry) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for s := range f.subs[e.RunID] {
+	r := f.runs[e.RunID]
+	if r == nil {
+		return
+	}
+	r.packed = nil
+	for _, s := range r.subs {
 		s.pushEntry(e)
 	}
 }
@@ -37,7 +49,7 @@ func (f *Feed) Deliver(e eventlog.Entry) {
 // reads the stream, and takes from the subscription what lies behind that
 // misses nothing.
 func (f *Feed) Subscribe(run string) *Subscription {
-	return f.SubscribeInto(run, make(chan struct{}, 1))
+	return f.SubscribeInto(run, nil)
 }
 
 // SubscribeInto is [Feed.Subscribe] with a channel that several subscriptions
@@ -46,10 +58,12 @@ func (f *Feed) SubscribeInto(run string, more chan struct{}) *Subscription {
 	s := &Subscription{feed: f, run: run, more: more}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.subs[run] == nil {
-		f.subs[run] = map[*Subscription]bool{}
+	r := f.runs[run]
+	if r == nil {
+		r = new(runFeed)
+		f.runs[run] = r
 	}
-	f.subs[run][s] = true
+	r.subs = append(r.subs, s)
 	return s
 }
 
@@ -58,7 +72,7 @@ func (f *Feed) SubscribeInto(run string, more chan struct{}) *Subscription {
 type Subscription struct {
 	feed *Feed
 	run  string
-	more chan struct{} // holds a token when the queue isn't empty
+	more chan struct{} // holds a token when the queue isn't empty; nil: nothing waits for that
 
 	mu    sync.Mutex
 	queue []eventlog.Entry
@@ -68,10 +82,10 @@ type Subscription struct {
 func (s *Subscription) pushEntry(e eventlog.Entry) {
 	s.mu.Lock()
 	s.queue = append(s.queue, e)
-	call := s.call
+	call, more := s.call, s.more
 	s.mu.Unlock()
 	select {
-	case s.more <- struct{}{}:
+	case more <- struct{}{}:
 	default:
 	}
 	if call != nil {
@@ -98,15 +112,60 @@ func (s *Subscription) Take() []eventlog.Entry {
 	return queue
 }
 
+// HasMore reports whether the queue isn't empty.
+func (s *Subscription) HasMore() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.queue) > 0
+}
+
 // More holds a token when the queue isn't empty.
-func (s *Subscription) More() <-chan struct{} { return s.more }
+func (s *Subscription) More() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.more == nil {
+		if s.more = make(chan struct{}, 1); len(s.queue) > 0 {
+			s.more <- struct{}{}
+		}
+	}
+	return s.more
+}
+
+// packedAt returns the state of the run at a position as a view has packed it; nil: none has.
+func (s *Subscription) packedAt(at wire.Position) *packed {
+	s.feed.mu.Lock()
+	defer s.feed.mu.Unlock()
+	if r := s.feed.runs[s.run]; r != nil && r.packed != nil && r.packed.position == at {
+		return r.packed
+	}
+	return nil
+}
+
+// sharePacked has other views of the run find a packed state.
+func (s *Subscription) sharePacked(p *packed) {
+	s.feed.mu.Lock()
+	defer s.feed.mu.Unlock()
+	if r := s.feed.runs[s.run]; r != nil {
+		r.packed = p
+	}
+}
+
+// dropMore forgets the channel of More: most subscriptions rarely want it.
+func (s *Subscription) dropMore() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.more = nil
+}
 
 // Close ends the subscription.
 func (s *Subscription) Close() {
 	s.feed.mu.Lock()
 	defer s.feed.mu.Unlock()
-	delete(s.feed.subs[s.run], s)
-	if len(s.feed.subs[s.run]) == 0 {
-		delete(s.feed.subs, s.run)
+	r := s.feed.runs[s.run]
+	if r == nil {
+		return
+	}
+	if r.subs = slices.DeleteFunc(r.subs, func(o *Subscription) bool { return o == s }); len(r.subs) == 0 {
+		delete(s.feed.runs, s.run)
 	}
 }

@@ -56,12 +56,28 @@ func (r *Runs) Subscribe(run string, more chan struct{}) *Subscription {
 // View is the state of a run as far as this process has folded it. It belongs to one
 // goroutine.
 type View struct {
-	State   *wire.State
 	Unknown bool // the log surely had nothing of the run when it was opened
 
-	runs *Runs
-	sub  *Subscription
-	seen uint64 // position of the last event that came, folded or refused
+	runs   *Runs
+	sub    *Subscription
+	state  *wire.State // nil: it is packed
+	packed *packed
+	seen   uint64 // position of the last event that came, folded or refused
+}
+
+// Of returns a view of a state that the log has nothing to add to.
+func Of(s *wire.State) *View { return &View{state: s} }
+
+// State is the state up to what was folded last. The view changes it, until [View.Pack].
+func (v *View) State() *wire.State {
+	if v.state == nil {
+		s, err := v.packed.unpackState()
+		if err != nil {
+			panic(err) // packState has unpacked it
+		}
+		v.state, v.packed = s, nil
+	}
+	return v.state
 }
 
 // Open subscribes to a run and folds it: its snapshot, if there is one, and the
@@ -80,7 +96,7 @@ func (r *Runs) Open(ctx context.Context, runID string) (*View, error) {
 	if err != nil || !found {
 		state = run.New(runID)
 	}
-	v.State = state
+	v.state = state
 	if v.Unknown = err == nil && !found && r.log.IsUnknown(ctx, runID); v.Unknown {
 		return v, nil
 	}
@@ -95,7 +111,10 @@ func (r *Runs) Open(ctx context.Context, runID string) (*View, error) {
 func (v *View) Close() { v.sub.Close() }
 
 // More is ready when there are events to fold.
-func (v *View) More() <-chan struct{} { return v.sub.more }
+func (v *View) More() <-chan struct{} { return v.sub.More() }
+
+// HasMore reports whether there are.
+func (v *View) HasMore() bool { return v.sub.HasMore() }
 
 // OnMore has a function called when there are events to fold, at once if there are; nil: none. It must take no time.
 func (v *View) OnMore(call func()) { v.sub.OnMore(call) }
@@ -115,7 +134,7 @@ func (v *View) Follow(ctx context.Context) error {
 // fold takes is no reason to stop: the snapshotter moves it to the dead letters.
 func (v *View) foldEntry(ctx context.Context, e eventlog.Entry) error {
 	for ctx.Err() == nil {
-		err := snapshot.Apply(ctx, v.runs.log, v.State, e)
+		err := snapshot.Apply(ctx, v.runs.log, v.State(), e)
 		if err == nil {
 			return nil
 		}
@@ -131,7 +150,7 @@ func (v *View) foldEntry(ctx context.Context, e eventlog.Entry) error {
 // Whole returns the state with the values that the object store keeps, for
 // callers that read them.
 func (v *View) Whole(ctx context.Context) (*wire.State, error) {
-	return v.runs.Whole(ctx, v.State)
+	return v.runs.Whole(ctx, v.State())
 }
 
 // Whole is [View.Whole] for any state.
@@ -151,8 +170,8 @@ var ErrMissing = errors.New("its content is missing in the object store")
 // Input returns the input of a node's execution with what the object store
 // keeps of it.
 func (v *View) Input(ctx context.Context, node string) (wire.Raw, error) {
-	one := run.New(v.State.RunID)
-	one.Nodes[node] = v.State.Nodes[node]
+	one := run.New(v.State().RunID)
+	one.Nodes[node] = v.State().Nodes[node]
 	whole, err := v.runs.Whole(ctx, one)
 	if err != nil {
 		return nil, err
@@ -167,10 +186,10 @@ func (v *View) Input(ctx context.Context, node string) (wire.Raw, error) {
 // CatchUp folds what the log has up to pos. Other than for Wait, what stands there
 // may be nothing that can be folded, or that ever comes.
 func (v *View) CatchUp(ctx context.Context, pos uint64) error {
-	if max(v.seen, v.State.Position.Seq) >= pos {
+	if max(v.seen, v.State().Position.Seq) >= pos {
 		return nil
 	}
-	if err := snapshot.Fold(ctx, v.runs.log, v.State, pos); err != nil {
+	if err := snapshot.Fold(ctx, v.runs.log, v.State(), pos); err != nil {
 		return err
 	}
 	v.seen = max(v.seen, pos)
@@ -179,7 +198,8 @@ func (v *View) CatchUp(ctx context.Context, pos uint64) error {
 
 // Wait folds until the event at pos has been folded.
 func (v *View) Wait(ctx context.Context, pos uint64) error {
-	for max(v.seen, v.State.Position.Seq) < pos {
+	defer v.sub.dropMore()
+	for max(v.seen, v.State().Position.Seq) < pos {
 		select {
 		case <-v.More():
 			if err := v.Follow(ctx); err != nil {
@@ -231,7 +251,7 @@ func (r *Runs) State(ctx context.Context, run string) (*wire.State, error) {
 		return nil, err
 	}
 	v.Close()
-	return v.State, nil
+	return v.state, nil
 }
 
 // Over reports whether a run needs no owner any more.

@@ -1,0 +1,54 @@
+package view
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// A state that was packed is what it was. Views of a run share it as long as it is of the same position, and its definition is that of
+// other runs of the flow.
+func TestPacked(t *testing.T) {
+	d, err := flow.Parse("flow.yaml", []byte("name: f\nnodes:\n  - {id: a, type: agent, input: {prompt: wait}}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	runs := &Runs{events: NewFeed()}
+	fold := func(pos uint64) *wire.State {
+		s := run.New("r")
+		s.Position = wire.Position{Incarnation: "i", Seq: pos}
+		s.Definition = append(wire.Raw(nil), d.Raw()...)
+		s.Nodes["a"] = wire.NodeState{Exec: "a#1", Session: "s", Input: wire.RawString("wait")}
+		s.Inbox = append(s.Inbox, wire.InboxEntry{ID: "c", Command: wire.RawString("x")})
+		return s
+	}
+	open := func(pos uint64) *View { return &View{runs: runs, sub: runs.events.Subscribe("r"), state: fold(pos)} }
+	owner, worker, late := open(7), open(7), open(6)
+	for _, v := range []*View{owner, worker, late} {
+		v.Pack()
+		v.Pack()
+	}
+	if owner.packed == nil || owner.packed != worker.packed || late.packed == owner.packed {
+		t.Errorf("two views at one position share a state: %t; a third at another one: %t", owner.packed == worker.packed, late.packed == owner.packed)
+	}
+	if a, b := owner.packed.definition, late.packed.definition; &a[0] != &b[0] {
+		t.Error("each has a definition of its own")
+	}
+	if diff := cmp.Diff(fold(7), worker.State()); diff != "" {
+		t.Errorf("unpacked, it is another one (-want +got):\n%s", diff)
+	}
+	worker.State().Nodes["a"] = wire.NodeState{}
+	if diff := cmp.Diff(fold(7), owner.State()); diff != "" {
+		t.Errorf("what one view folds is in the other's state (-want +got):\n%s", diff)
+	}
+	owner.Pack()
+	runs.events.Deliver(eventlog.Entry{RunID: "r", Pos: 8})
+	if owner.sub.packedAt(owner.packed.position) != nil {
+		t.Error("what was packed before an event is kept behind it")
+	}
+}
