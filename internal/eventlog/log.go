@@ -297,6 +297,22 @@ func (l *Log) Bounds(ctx context.Context) (first, last uint64, err error) {
 	return first, last, nil
 }
 
+// LastOf returns the position of the last event of a run, as the leader of the stream has it; 0: there is none.
+func (l *Log) LastOf(ctx context.Context, run string) (pos uint64, err error) {
+	err = l.retryRead(ctx, func() error {
+		m, err := l.lastBy(ctx, l.names.RunEvents(run))
+		if errors.Is(err, errNotFound) {
+			return nil
+		}
+		pos = m.Pos
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("eventlog: last of %s: %w", run, err)
+	}
+	return pos, nil
+}
+
 // BoundsOf is [Log.Bounds] of any stream.
 func (l *Log) BoundsOf(ctx context.Context, stream string) (first, last uint64, err error) {
 	b, err := l.boundsOf(ctx, stream)

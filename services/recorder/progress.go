@@ -81,14 +81,19 @@ const maxCatchUp = 500 * time.Millisecond
 const maxBehind = 20_000
 
 // catchUp waits until what was stored before the question is recorded, or derived
-// from: the answer has each event that its caller has seen stored. Else it says how
-// much is missing.
-func (r *Recorder) catchUp(ctx context.Context, p *progress) wire.Lag {
+// from, of the run that it is about, if it gives its id, or of all: the answer has each event of that that its caller has
+// seen stored. Else it says how much is missing.
+func (r *Recorder) catchUp(ctx context.Context, p *progress, run string) wire.Lag {
 	ctx, cancel := context.WithTimeout(ctx, maxCatchUp)
 	defer cancel()
 	_, end, err := r.log.Bounds(ctx)
 	if err != nil {
 		return wire.Lag{}
+	}
+	if pos, _ := p.currentPos(); pos < end && run != "" {
+		if last, err := r.log.LastOf(ctx, run); err == nil && last > 0 { // else it may be another name of a run
+			end = min(end, last)
+		}
 	}
 	p.awaitPos(ctx, end)
 	if pos, _ := p.currentPos(); pos < end {

@@ -53,6 +53,12 @@ func TestAnswersSayWhatTheyLack(t *testing.T) {
 	let := p.hold()
 	end := p.write(p.claim("r2", "c"), text("more"))
 	want(1, end-pos)
+	for run, behind := range map[string]uint64{"r1": 0, "r": end - pos} { // what another run has said is awaited where it may be meant
+		s, err := api.Call[wire.StatusResponse](t.Context(), p.nc, subjects.Default, wire.VerbStatus, wire.StatusRequest{Run: run})
+		if err != nil || s.RunID != "r1" || s.Behind != behind {
+			t.Errorf("%s: %s, %d events behind, %v; want %d", run, s.RunID, s.Behind, err, behind)
+		}
+	}
 	_, err := api.Call[wire.LogResponse](t.Context(), p.nc, subjects.Default, wire.VerbLog, wire.LogRequest{Run: "r2"})
 	if e, ok := errors.AsType[*wire.APIError](err); !ok || e.Code != wire.CodeRunNotFound || !strings.Contains(e.Hint, "events to catch up with") {
 		t.Errorf("%+v", err)

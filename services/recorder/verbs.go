@@ -13,6 +13,7 @@ import (
 	"code.wake.dev/wake/internal/budget"
 	"code.wake.dev/wake/internal/history"
 	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder/internal/request"
 	"code.wake.dev/wake/services/recorder/queries"
 )
 
@@ -24,25 +25,36 @@ func (r *Recorder) newService() api.Service {
 	}
 }
 
-// handleDerived answers a verb from what is derived: it catches up before, and the answer says what it lacks.
+// handleDerived answers a verb from what is derived: it catches up before, and the answer says what it lacks. run is what a question calls the
+// run that it is about; nil: it is about all.
 func handleDerived[Q, A any, P interface {
 	*A
 	SetLag(wire.Lag)
-}](r *Recorder, verb, action string, ask func(ctx context.Context, q Q, now time.Time, limit int) (A, error)) api.Endpoint {
+}](r *Recorder, verb, action string, run func(Q) string, ask func(ctx context.Context, q Q, now time.Time, limit int) (A, error)) api.Endpoint {
 	return api.Handle(verb, action, func(ctx context.Context, q Q, f api.Form) (A, error) {
-		lag := r.catchUp(ctx, &r.derived)
+		id := ""
+		if run != nil {
+			id = run(q)
+		}
+		lag := r.catchUp(ctx, &r.derived, id)
 		answer, err := ask(ctx, q, time.Now(), f.Limit)
 		P(&answer).SetLag(lag)
 		return answer, withLagHint(err, lag)
 	})
 }
 
+// namedRun is what a question calls its run.
+func namedRun(run, agent string) string {
+	id, _ := request.Named(run, agent, "")
+	return id
+}
+
 // runEndpoints answers what is asked about one run.
 func (r *Recorder) runEndpoints() []api.Endpoint {
 	s := r.store
 	return []api.Endpoint{
-		handleDerived(r, wire.VerbLog, "get_log", s.Answers.Log).OfRun(),
-		handleDerived(r, wire.VerbStatus, "", func(ctx context.Context, q wire.StatusRequest, now time.Time, limit int) (wire.StatusResponse, error) {
+		handleDerived(r, wire.VerbLog, "get_log", func(q wire.LogRequest) string { return namedRun(q.Run, q.AgentID) }, s.Answers.Log).OfRun(),
+		handleDerived(r, wire.VerbStatus, "", func(q wire.StatusRequest) string { return namedRun(q.Run, q.AgentID) }, func(ctx context.Context, q wire.StatusRequest, now time.Time, limit int) (wire.StatusResponse, error) {
 			status, err := s.Answers.Status(ctx, q, now, limit)
 			if err == nil {
 				r.fillAlertCounts(ctx, status.RunID, &status.AgentStatus, status.Agents)
@@ -50,19 +62,19 @@ func (r *Recorder) runEndpoints() []api.Endpoint {
 			}
 			return status, err
 		}).OfRun(),
-		handleDerived(r, wire.VerbTimeline, "", s.Answers.Timeline).OfRun(),
+		handleDerived(r, wire.VerbTimeline, "", func(q wire.TimelineRequest) string { return q.Run }, s.Answers.Timeline).OfRun(),
 		api.Handle(wire.VerbEvents, "", func(ctx context.Context, q wire.EventsRequest, f api.Form) (wire.EventsResponse, error) {
-			lag := r.catchUp(ctx, &r.recorded)
+			lag := r.catchUp(ctx, &r.recorded, q.Run)
 			events, err := s.Answers.Events(ctx, q, f.JSON, f.Limit)
 			return events, withLagHint(err, lag)
 		}).OfRun(),
 		api.Handle(wire.VerbState, "", func(ctx context.Context, q wire.StateRequest, _ api.Form) (wire.StateResponse, error) {
-			lag := r.catchUp(ctx, &r.recorded)
+			lag := r.catchUp(ctx, &r.recorded, q.Run)
 			state, err := s.Answers.StateAt(ctx, q)
 			return state, withLagHint(err, lag)
 		}).OfRun(),
 		api.Handle(wire.VerbAlerts, "", func(ctx context.Context, q wire.AlertsRequest, f api.Form) (wire.AlertsResponse, error) {
-			lag := r.catchUp(ctx, &r.derived)
+			lag := r.catchUp(ctx, &r.derived, q.Run)
 			r.catchUpAlerts(ctx)
 			if f.JSON {
 				f.Limit /= 6 // JSON writes a byte as up to six
@@ -119,7 +131,7 @@ const (
 
 // findRun returns the id of the run that a request names.
 func (r *Recorder) findRun(ctx context.Context, name string) (string, error) {
-	lag := r.catchUp(ctx, &r.derived)
+	lag := r.catchUp(ctx, &r.derived, name)
 	found, err := r.store.Answers.FindRun(ctx, name)
 	return found.Run, withLagHint(err, lag)
 }
@@ -128,24 +140,24 @@ func (r *Recorder) findRun(ctx context.Context, name string) (string, error) {
 func (r *Recorder) fleetEndpoints() []api.Endpoint {
 	s := r.store
 	return []api.Endpoint{
-		handleDerived(r, wire.VerbTop, "", func(ctx context.Context, q wire.TopRequest, now time.Time, limit int) (wire.TopResponse, error) {
+		handleDerived(r, wire.VerbTop, "", nil, func(ctx context.Context, q wire.TopRequest, now time.Time, limit int) (wire.TopResponse, error) {
 			top, err := s.Answers.Top(ctx, q, now, limit)
 			for i := range top.Runs {
 				r.fillAlertCounts(ctx, top.Runs[i].RunID, &top.Runs[i].AgentStatus, top.Runs[i].Live)
 			}
 			return top, err
 		}),
-		handleDerived(r, wire.VerbFleet, "", s.Answers.Fleet),
-		handleDerived(r, wire.VerbApprovals, "", s.Answers.Approvals),
-		handleDerived(r, wire.VerbRuns, "", s.Answers.Runs),
-		handleDerived(r, wire.VerbSearch, "", func(ctx context.Context, q wire.SearchRequest, now time.Time, limit int) (wire.SearchResponse, error) {
+		handleDerived(r, wire.VerbFleet, "", nil, s.Answers.Fleet),
+		handleDerived(r, wire.VerbApprovals, "", nil, s.Answers.Approvals),
+		handleDerived(r, wire.VerbRuns, "", nil, s.Answers.Runs),
+		handleDerived(r, wire.VerbSearch, "", nil, func(ctx context.Context, q wire.SearchRequest, now time.Time, limit int) (wire.SearchResponse, error) {
 			r.indexForSearch(ctx)
 			return s.Answers.Search(ctx, q, now, limit)
 		}),
-		handleDerived(r, wire.VerbStats, "", func(ctx context.Context, q wire.StatsRequest, now time.Time, _ int) (wire.StatsResponse, error) {
+		handleDerived(r, wire.VerbStats, "", nil, func(ctx context.Context, q wire.StatsRequest, now time.Time, _ int) (wire.StatsResponse, error) {
 			return s.Answers.Stats(ctx, q, now)
 		}),
-		handleDerived(r, wire.VerbBudgets, "", func(ctx context.Context, _ wire.BudgetsRequest, _ time.Time, _ int) (wire.BudgetsResponse, error) {
+		handleDerived(r, wire.VerbBudgets, "", nil, func(ctx context.Context, _ wire.BudgetsRequest, _ time.Time, _ int) (wire.BudgetsResponse, error) {
 			return r.sumBudgets(ctx)
 		}),
 	}
@@ -156,7 +168,7 @@ func (r *Recorder) deleteEndpoints() []api.Endpoint {
 	s := r.store
 	return []api.Endpoint{
 		api.Handle(wire.VerbDelete, "", func(ctx context.Context, q wire.DeleteRequest, _ api.Form) (wire.DeleteResponse, error) {
-			lag := r.catchUp(ctx, &r.derived)
+			lag := r.catchUp(ctx, &r.derived, "")
 			answer, err := s.Retention.Delete(ctx, q, r.c.Retain.Grace, time.Now())
 			if err == nil && q.Now {
 				select {
