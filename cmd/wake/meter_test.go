@@ -87,3 +87,31 @@ func TestMeterOfHistory(t *testing.T) {
 		}
 	})
 }
+
+// The removal of runs has a line as long as it takes, and leaves none; what is over in a moment has none.
+func TestMeterOfRemoval(t *testing.T) {
+	play := func(json bool) string {
+		var out bytes.Buffer
+		m := (&app{errOut: &out, json: json}).newMeter("recorder", "runs")
+		m.out = &out
+		m.showRemoval(0, 2)
+		m.showRemoval(2, 2)
+		m.showRemoval(0, 0)
+		m.showRemoval(0, 400)
+		<-time.After(time.Second)
+		synctest.Wait()
+		m.showRemoval(100, 400)
+		m.showRemoval(0, 0)
+		<-time.After(time.Minute)
+		return out.String()
+	}
+	synctest.Test(t, func(t *testing.T) {
+		const erase = "\r\x1b[K"
+		if got := play(false); strings.Count(got, erase+"removal: 0 of 400 runs") < 3 || !strings.HasSuffix(got, erase) || strings.Contains(got, "of 2 ") {
+			t.Errorf("on a terminal %q", got)
+		}
+		if got := play(true); !strings.HasPrefix(got, `{"progress":{"verb":"recorder","part":"removal","done":0,"of":400,"unit":"runs"}}`) {
+			t.Errorf("as JSON %s", got)
+		}
+	})
+}

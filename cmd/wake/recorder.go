@@ -54,9 +54,10 @@ func storeFlag(flags *pflag.FlagSet, store *string, usage string) {
 	flags.Lookup("recorder-file").Hidden = true
 }
 
-func newRecorder(c *recorder.Config) constructor {
+func (a hostVerbs) newRecorder(c *recorder.Config) constructor {
 	return func(_ context.Context, p *process) (runnable, error) {
 		c := *c
+		c.Removing = a.newMeter("recorder", "runs").showRemoval
 		c.Health, c.Trial = p.health, p.trial("recorder")
 		p.keepPart("feed", feed.NewServer(p.log, p.serviceLogger("recorder")).Run)
 		c.Path = cmp.Or(c.Path, filepath.Join(p.dir, "recorder.db"))
@@ -67,5 +68,19 @@ func newRecorder(c *recorder.Config) constructor {
 func (a hostVerbs) recorderCommand() *cobra.Command {
 	var c recorder.Config
 	return a.serviceCommand("recorder", "Keep the log beyond the age of the stream, and answer questions about it",
-		func(flags *pflag.FlagSet) { recorderFlags(flags, &c) }, newRecorder(&c))
+		func(flags *pflag.FlagSet) { recorderFlags(flags, &c) }, a.newRecorder(&c))
+}
+
+// showRemoval shows how many of the runs that are past their time are removed, while that takes.
+func (m *meter) showRemoval(done, of int64) {
+	switch {
+	case of == 0:
+		m.eraseLine()
+	case done == 0:
+		m.part = "removal"
+		m.begun, m.shown = time.Now(), time.Now()
+		m.note(0, of)
+	default:
+		m.note(done, of)
+	}
 }

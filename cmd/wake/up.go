@@ -169,7 +169,7 @@ type namedService struct {
 // is the last, so that it is stopped first.
 func (a hostVerbs) namedServices(o *upOptions) []namedService {
 	services := []namedService{
-		{"recorder", newRecorder(&o.recorder)},
+		{"recorder", a.newRecorder(&o.recorder)},
 		{"snapshotter", newSnapshotter},
 		{"alerter", newAlerter(a.alertsOf(*o), &o.alerter)},
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -146,6 +147,31 @@ func TestFoldersOfRemovedRuns(t *testing.T) {
 		holds, err := workspace.Holders(t.Context(), p.log.JetStream(), subjects.Default)
 		if err != nil || holds("removed") || !holds("first") {
 			t.Errorf("left of the removed run: %t, of the other one: %t, %v", holds("removed"), holds("first"), err)
+		}
+	})
+}
+
+// How far the removal of runs is, is told with each of them, and when it is over; nothing is told when none is due.
+func TestRemovalIsTold(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		p := newPlant(t)
+		for _, id := range []string{"a", "b"} {
+			w := p.claim(id, wire.RunNode)
+			p.write(w, &wire.Event{Payload: &wire.FlowStart{FlowName: "f", Definition: mustRaw(t, map[string]any{"name": "f"}), DefinitionHash: "h"}})
+			p.write(w, &wire.Event{Payload: &wire.FlowComplete{FlowName: "f", Status: wire.FlowStatusComplete}})
+		}
+		var mu sync.Mutex
+		var told [][2]int64
+		p.record(recorder.Config{Retain: recorder.Retention{Age: time.Second, Grace: time.Minute}, Removing: func(done, of int64) {
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, [2]int64{done, of})
+		}})
+		<-time.After(10 * time.Minute)
+		mu.Lock()
+		defer mu.Unlock()
+		if want := [][2]int64{{0, 2}, {1, 2}, {2, 2}, {0, 0}}; !slices.Equal(told, want) {
+			t.Errorf("told %v, want %v", told, want)
 		}
 	})
 }

@@ -27,6 +27,9 @@ type Config struct {
 	Live  int           // last lines of each run that goes on which are held in memory, default 1000; less than 0: none
 
 	Retain Retention // how long runs are kept
+	// Removing is told how many of the runs that are past their time are removed, when that begins,
+	// with each and, with 0 of 0, when it is over. It may be nil.
+	Removing func(done, of int64)
 
 	// Health is told what keeps it from recording. Default: one of its own.
 	Health *health.Board

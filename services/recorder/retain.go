@@ -38,7 +38,17 @@ func (r *Recorder) applyRetention(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	gone := 0
+	due, err := r.store.Retention.Due(ctx, time.Now())
+	if err != nil {
+		return err
+	}
+	tell := r.c.Removing
+	if tell == nil || due == 0 {
+		tell = func(int64, int64) {}
+	}
+	tell(0, due)
+	defer tell(0, 0)
+	gone := int64(0)
 	for more := true; more; {
 		var run string
 		if run, more, err = r.store.Retention.Remove(ctx, time.Now()); err != nil {
@@ -47,6 +57,7 @@ func (r *Recorder) applyRetention(ctx context.Context) error {
 		if run != "" {
 			r.store.Answers.Forget(run)
 			gone++
+			tell(gone, due)
 		}
 	}
 	r.folderRemains = r.folderRemains || gone > 0

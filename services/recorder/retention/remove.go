@@ -50,6 +50,14 @@ func (d *Deleter) Remove(ctx context.Context, now time.Time) (run string, more b
 	return run, more, nil
 }
 
+// Due returns how many runs are past their time, those that are losing their events among them.
+func (d *Deleter) Due(ctx context.Context, now time.Time) (runs int64, err error) {
+	return archive.Ask(ctx, d.kept, func(t *archive.Tx) (n int64, err error) {
+		err = t.Row(ctx, `SELECT count(*) FROM (SELECT run FROM deleted WHERE gone_at <= ?1 UNION SELECT run FROM retired JOIN runs USING (run)) due`, now.UnixMilli()).Scan(&n)
+		return n, err
+	})
+}
+
 // runInRemoval returns a run that is losing its events.
 func runInRemoval(ctx context.Context, t *archive.Tx) (of request.Target, err error) {
 	err = t.Row(ctx, `SELECT r.id, r.run FROM retired JOIN runs r ON r.run = retired.run LIMIT 1`).Scan(&of.ID, &of.Run)
