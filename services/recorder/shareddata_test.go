@@ -349,15 +349,15 @@ func TestSharedDataDictionary(t *testing.T) {
 	}
 	_, ofOthers := packedFrames(t, others)
 	t.Logf("of JSON: %.4f, of others' sessions %.4f", part, ofOthers)
-	if part > 0.11 || ofOthers > 0.12 {
+	if part > 0.15 || ofOthers > 0.12 {
 		t.Errorf("%.4f of their JSON, others' sessions %.4f", part, ofOthers)
 	}
 }
 
-// randomTexts are ids, hashes and data, which no other session has.
-const randomTexts = `[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{64}|[a-z]+_[0-9A-Za-z]{12,40}|[A-Z2-7]{26}|[0-9A-Za-z+/]{100,}`
+// No other session has ids, hashes and data; and paths and sentences are those of the agents' makers and users, and no part of wake.
+const uncommonTexts = "[A-Za-z'`,.;:()*-]+( [A-Za-z'`,.;:()*/-]+){3,}|" + `(/[A-Za-z0-9_.-]+){2,}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{64}|[a-z]+_[0-9A-Za-z]{12,40}|[A-Z2-7]{26}|[0-9A-Za-z+/]{100,}`
 
-// packedFrames returns what is packed in the segments of recordings, at most 128 KiB of each without what is random, and which part of the
+// packedFrames returns what is packed in the segments of recordings, at most 128 KiB of each without what is uncommon, and which part of the
 // events' JSON the segments take.
 func packedFrames(t *testing.T, files []string) (frames [][]byte, part float64) {
 	runs, _, target := ingested(t, files)
@@ -372,7 +372,7 @@ func packedFrames(t *testing.T, files []string) (frames [][]byte, part float64) 
 		t.Fatal(err)
 	}
 	defer func() { _ = rows.Close() }()
-	random, packed, text := regexp.MustCompile(randomTexts), 0, 0
+	uncommon, packed, text := regexp.MustCompile(uncommonTexts), 0, 0
 	for rows.Next() {
 		var data []byte
 		if err := rows.Scan(&data); err != nil {
@@ -383,7 +383,7 @@ func packedFrames(t *testing.T, files []string) (frames [][]byte, part float64) 
 			t.Fatal(err)
 		}
 		packed += len(data)
-		frames = append(frames, random.ReplaceAllLiteral(frame[:min(len(frame), 128<<10)], nil))
+		frames = append(frames, uncommon.ReplaceAllLiteral(frame[:min(len(frame), 128<<10)], nil))
 	}
 	for _, entries := range runs {
 		for _, e := range entries {
@@ -422,7 +422,9 @@ func findCommon(samples [][]byte, size int) (common []byte) {
 					for k := range len(piece) - width + 1 {
 						delete(count, string(piece[k:k+width])) // once is enough
 					}
-					common = append(bytes.Clone(piece), common...)
+					if !bytes.ContainsAny(piece, "`$()") { // code
+						common = append(bytes.Clone(piece), common...)
+					}
 				}
 				at = end
 			}
