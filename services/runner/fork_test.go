@@ -133,3 +133,31 @@ func TestForkOfDropped(t *testing.T) {
 		}
 	})
 }
+
+// The flows that nodes begin work in the folder of their run, and those of a fork in that of the fork, also where nodes have
+// folders of their own: else both runs would work in one.
+func TestForkOfNodesFolders(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		p := &puppet{}
+		b.runner("r1", p)
+		b.submit("run1", "workspace: node"+nested, func(r *wire.RunRequest) { r.Input = wire.Raw("\x81\xa3who\xa5world") })
+		_, entries := b.ended("run1")
+		begun := entries[1].Pos
+		if r := b.tell(wire.Command{Type: "fork", RunID: "run1", NewID: "fork1", At: fmt.Sprint(begun)}); code(r) != "accepted" {
+			t.Fatalf("%+v", r)
+		}
+		state, entries := b.ended("fork1")
+		if state.Result != wire.FlowStatusComplete {
+			t.Fatalf("the fork ended as %s:\n%s", state.Result, story(entries))
+		}
+		folders := map[string]bool{}
+		asked := p.asked()
+		for _, r := range asked {
+			folders[r.Options.Cwd] = true
+		}
+		if len(asked) != 4 || len(folders) != 4 {
+			t.Errorf("the agents of two runs, two each, were asked %d times in the folders %v", len(asked), folders)
+		}
+	})
+}

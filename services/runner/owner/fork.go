@@ -180,9 +180,12 @@ func (o *owner) startFork(ctx context.Context) error {
 		if !o.lease.Valid() { // reading took long: another runner may be at work in the folder
 			return tenure.ErrLeaseLost
 		}
-		if parent.Workspace, err = o.forkFolder(ctx, parent); err != nil {
-			return o.forkWithoutFolder(ctx, err, parent)
-		}
+		parent.Workspace, err = o.forkFolder(ctx, parent)
+	} else if o.def.Workspace != flow.WorkspaceShared { // the flows that its nodes begin work there
+		parent.Workspace, err = o.cfg.newFolders().createFolder(o.runID, "")
+	}
+	if err != nil {
+		return o.forkWithoutFolder(ctx, err, parent)
 	}
 	events, err := o.forkEvents(parent)
 	if err != nil {
