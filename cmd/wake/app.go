@@ -81,7 +81,7 @@ type (
 	hostVerbs  struct{ *app } // run servers and services, and look after them
 )
 
-// runHelp is said by all verbs whose first argument is a run.
+// runHelp is in the help of each verb that takes a run as its first argument.
 const runHelp = "RUN is an id, the beginning of one, the value of a label, a session id, or @last."
 
 // completeVerb gives a verb, and those below it, what follows from its Use: how its arguments are checked, and what is

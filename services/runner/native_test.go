@@ -19,7 +19,7 @@ import (
 	"code.wake.dev/wake/services/runner"
 )
 
-// written is a flow whose agent looks for files and then writes one, which a person
+// written is a flow with one agent: it looks for files and then writes one, which a person
 // approves.
 const written = `
 name: written

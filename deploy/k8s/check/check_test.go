@@ -22,7 +22,8 @@ func render(t *testing.T, dir string) string {
 	return string(text)
 }
 
-func judge(t *testing.T, text string) []string {
+// judgeManifests returns what is wrong with rendered manifests.
+func judgeManifests(t *testing.T, text string) []string {
 	t.Helper()
 	objects, problems, err := decode([]byte(text))
 	if err != nil {
@@ -43,7 +44,7 @@ func TestOverlays(t *testing.T) {
 	}
 	for _, dir := range overlays {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
-			for _, p := range judge(t, render(t, dir)) {
+			for _, p := range judgeManifests(t, render(t, dir)) {
 				t.Error(p)
 			}
 		})
@@ -85,7 +86,7 @@ type fault struct{ from, to, want string }
 func findFaults(t *testing.T, dir string, faults map[string]fault) {
 	t.Helper()
 	good := render(t, dir)
-	if p := judge(t, good); len(p) > 0 {
+	if p := judgeManifests(t, good); len(p) > 0 {
 		t.Fatalf("%s: %q", dir, p)
 	}
 	for name, fault := range faults {
@@ -93,7 +94,7 @@ func findFaults(t *testing.T, dir string, faults map[string]fault) {
 			if !strings.Contains(good, fault.from) {
 				t.Fatalf("the manifests have no %q", fault.from)
 			}
-			found := judge(t, strings.Replace(good, fault.from, fault.to, 1))
+			found := judgeManifests(t, strings.Replace(good, fault.from, fault.to, 1))
 			if !strings.Contains(strings.Join(found, "\n"), fault.want) {
 				t.Errorf("problems %q, want one with %q", found, fault.want)
 			}

@@ -184,7 +184,8 @@ func (x *Index) Replay(ctx context.Context, t *archive.Tx, b Batch, derived uint
 	return &Replay{w}, nil
 }
 
-// Add takes the next event, whose entry is e, and returns it as it would be kept now. If it has a link, that is believed.
+// Add takes the next event, decoded in its entry e, and returns the event as the recorder would keep it now. A link that the event
+// has is believed.
 func (p *Replay) Add(s *archive.Event, e *eventlog.Entry) (archive.Event, error) {
 	p.w.pos, p.w.link = s.Pos, s.Link
 	if s.Mark == archive.Bad || s.Mark == archive.Recorder {

@@ -56,7 +56,8 @@ func (a *Answers) yieldStored(ctx context.Context, of request.Target, q eventlog
 	return err
 }
 
-// exactRun finds a run by its id alone, whoever asks; its number is 0 if it isn't here, or not any more.
+// exactRun finds a run by its id alone: no prefix, label or session counts. The run's number is 0 if the store doesn't have it, or not
+// any more.
 func (a *Answers) exactRun(ctx context.Context, id string) (request.Target, error) {
 	of := request.Target{Run: id}
 	err := a.Reader.QueryRowContext(ctx, a.D.Bind(`SELECT id FROM runs WHERE run = ?1 AND run NOT IN (SELECT run FROM retired)`), id).Scan(&of.ID)

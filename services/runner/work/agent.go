@@ -118,7 +118,7 @@ func (x *execution) refreshState(ctx context.Context) error {
 	return nil
 }
 
-// startAfresh has an agent begin in place of d, whose session it doesn't know.
+// startAfresh begins a new session of the agent, which doesn't know the session of d.
 func (x *execution) startAfresh(ctx context.Context, d *drive) ([]*wire.Event, error) {
 	x.cfg.Logger.Warn("session not found: the agent begins afresh",
 		"run", x.offer.RunID, "node", x.offer.NodeID, "session", d.id)
