@@ -15,6 +15,7 @@ import (
 // stack is small: what is long over has left nothing on it.
 func TestActiveCost(t *testing.T) {
 	const runs = 100
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // each processor keeps stacks for goroutines to come, 128 kB at most
 	b := newBench(t)
 	var waiting atomic.Int64
 	idle := &scripted{play: func(s *session, _ func(wire.Payload) bool) {
