@@ -83,6 +83,23 @@ func TestLiveAnswersAreTheStores(t *testing.T) {
 				return
 			}
 		}
+		now := time.UnixMilli(p.clock)
+		for _, change := range []func(*recorder.Store) error{
+			func(s *recorder.Store) error {
+				_, err := s.Retention.Delete(t.Context(), wire.DeleteRequest{Run: "r1"}, time.Hour, now)
+				return err
+			},
+			func(s *recorder.Store) error {
+				_, err := s.Retention.Delete(t.Context(), wire.DeleteRequest{Run: "r1", Undo: true}, time.Hour, now)
+				return err
+			},
+			func(s *recorder.Store) error { return s.Index.Rebuild(t.Context(), "again", func(int, int) {}) },
+		} {
+			if err := errors.Join(change(warm), change(cold)); err != nil {
+				t.Fatal(err)
+			}
+			same(t, fmt.Sprintf("%+v, changed", tt), warm, cold, now)
+		}
 	}
 }
 
@@ -155,6 +172,27 @@ func same(t *testing.T, what string, warm, cold *recorder.Store, now time.Time) 
 			if diff := cmp.Diff(b, a); diff != "" || fmt.Sprint(errA) != fmt.Sprint(errB) {
 				t.Errorf("%s: log %+v: %v, %v (-store +memory):\n%s", what, q, errA, errB, diff)
 			}
+		}
+	}
+	for name, ask := range map[string]func(*recorder.Store) (any, error){
+		"top": func(s *recorder.Store) (any, error) {
+			return s.Answers.Top(t.Context(), wire.TopRequest{Since: 1000}, now, 1<<20)
+		},
+		"fleet": func(s *recorder.Store) (any, error) {
+			return s.Answers.Fleet(t.Context(), wire.FleetRequest{}, now, 1<<20)
+		},
+		"stats": func(s *recorder.Store) (any, error) { return s.Answers.Stats(t.Context(), wire.StatsRequest{}, now) },
+		"approvals": func(s *recorder.Store) (any, error) {
+			return s.Answers.Approvals(t.Context(), wire.ApprovalsRequest{}, now, 1<<20)
+		},
+		"approvals of a run": func(s *recorder.Store) (any, error) {
+			return s.Answers.Approvals(t.Context(), wire.ApprovalsRequest{Run: "r2"}, now, 1<<20)
+		},
+	} {
+		a, errA := ask(warm)
+		b, errB := ask(cold)
+		if diff := cmp.Diff(b, a); diff != "" || fmt.Sprint(errA) != fmt.Sprint(errB) {
+			t.Errorf("%s: %s: %v, %v (-store +memory):\n%s", what, name, errA, errB, diff)
 		}
 	}
 }

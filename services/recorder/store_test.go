@@ -22,6 +22,7 @@ import (
 	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder"
+	"code.wake.dev/wake/services/recorder/internal/table"
 )
 
 // dump returns what the file says: all events, and all rows of what is derived
@@ -688,5 +689,23 @@ func TestStoresAreOpenedTogether(t *testing.T) {
 			})
 		}
 		all.Wait()
+	}
+}
+
+// The rows of a run are found without looking at those of all: to verify, rebuild or remove runs would take as long as there are runs, for each.
+func TestRowsOfRunsAreIndexed(t *testing.T) {
+	db := openDB(t, openStore(t).Archive.Path)
+	defer db.Close()
+	for _, of := range table.All().Of(table.SQLite).OfRuns() {
+		texts := []string{"SELECT 1 FROM " + of.Name + " WHERE " + of.RowsOf("?1")}
+		if of.Origin == table.Derived {
+			text, _ := of.Compared()
+			texts = append(texts, text)
+		}
+		for _, text := range texts {
+			if plan := strings.Join(rowsOf(t, db, "EXPLAIN QUERY PLAN "+text, 1), "\n"); strings.Contains(plan, "SCAN") {
+				t.Errorf("table %s: %s:\n%s", of.Name, text, plan)
+			}
+		}
 	}
 }

@@ -57,7 +57,7 @@ func (r *Recorder) runEndpoints() []api.Endpoint {
 		handleDerived(r, wire.VerbStatus, "", func(q wire.StatusRequest) string { return namedRun(q.Run, q.AgentID) }, func(ctx context.Context, q wire.StatusRequest, now time.Time, limit int) (wire.StatusResponse, error) {
 			status, err := s.Answers.Status(ctx, q, now, limit)
 			if err == nil {
-				r.fillAlertCounts(ctx, status.RunID, &status.AgentStatus, status.Agents)
+				err = s.Answers.FillAlerts(ctx, &status)
 				status.AgentStatus = queries.Asked(q, status)
 			}
 			return status, err
@@ -140,13 +140,7 @@ func (r *Recorder) findRun(ctx context.Context, name string) (string, error) {
 func (r *Recorder) fleetEndpoints() []api.Endpoint {
 	s := r.store
 	return []api.Endpoint{
-		handleDerived(r, wire.VerbTop, "", nil, func(ctx context.Context, q wire.TopRequest, now time.Time, limit int) (wire.TopResponse, error) {
-			top, err := s.Answers.Top(ctx, q, now, limit)
-			for i := range top.Runs {
-				r.fillAlertCounts(ctx, top.Runs[i].RunID, &top.Runs[i].AgentStatus, top.Runs[i].Live)
-			}
-			return top, err
-		}),
+		handleDerived(r, wire.VerbTop, "", nil, s.Answers.Top),
 		handleDerived(r, wire.VerbFleet, "", nil, s.Answers.Fleet),
 		handleDerived(r, wire.VerbApprovals, "", nil, s.Answers.Approvals),
 		handleDerived(r, wire.VerbRuns, "", nil, s.Answers.Runs),

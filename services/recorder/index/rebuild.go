@@ -141,7 +141,7 @@ func clearDerived(ctx context.Context, t *archive.Tx, of request.Target, incarna
 		if held.Origin == table.Kept {
 			continue
 		}
-		if _, err := t.Do(ctx, `DELETE FROM `+held.Name+` WHERE run = ?1`, of.ID); err != nil {
+		if _, err := t.Do(ctx, `DELETE FROM `+held.Name+` WHERE `+held.RowsOf("?1"), of.ID); err != nil {
 			return nil, err
 		}
 	}

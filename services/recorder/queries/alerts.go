@@ -5,8 +5,10 @@ import (
 	"context"
 	"math"
 
+	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder/archive"
+	"code.wake.dev/wake/services/recorder/internal/database"
 	"code.wake.dev/wake/services/recorder/internal/request"
 )
 
@@ -56,4 +58,52 @@ func listAlerts(ctx context.Context, t *archive.Tx, q wire.AlertsRequest, limit 
 		r.Alerts, last = append(r.Alerts, alert), pos
 	}
 	return r, nil
+}
+
+// alertCounts are how many alerts runs and their agents have raised, and what the last one of a run says, as far as they are recorded.
+type alertCounts struct {
+	byNode map[alertPlace]int
+	last   map[string]string // by run
+}
+
+// alertPlace is who has raised an alert: a node, or with none the run and all of its nodes.
+type alertPlace struct{ run, node string }
+
+// countAlerts counts the alerts of runs.
+func countAlerts(ctx context.Context, t *archive.Tx, runs ...any) (alertCounts, error) {
+	c := alertCounts{map[alertPlace]int{}, map[string]string{}}
+	if len(runs) == 0 {
+		return c, nil
+	}
+	var args database.Params
+	ids := args.List(runs...)
+	var at alertPlace
+	var n int
+	for err := range t.Each(ctx, `SELECT run, node, count(*) FROM alerts WHERE run IN (`+ids+`) GROUP BY run, node`, args, &at.run, &at.node, &n) {
+		if err != nil {
+			return c, err
+		}
+		c.byNode[at] = n
+		c.byNode[alertPlace{run: at.run}] += n
+	}
+	if len(c.byNode) == 0 {
+		return c, nil
+	}
+	var text string
+	last := `SELECT run, text FROM alerts AS a WHERE run IN (` + ids + `) AND pos = (SELECT max(pos) FROM alerts WHERE run = a.run)`
+	for err := range t.Each(ctx, last, args, &at.run, &text) {
+		if err != nil {
+			return c, err
+		}
+		c.last[at.run] = timeline.Line(text, 300)
+	}
+	return c, nil
+}
+
+// fillStatus fills in what a run and its agents have raised.
+func (c alertCounts) fillStatus(run string, status *wire.AgentStatus, agents []wire.AgentStatus) {
+	status.Alerts, status.LastAlert = c.byNode[alertPlace{run: run}], c.last[run]
+	for i := range agents {
+		agents[i].Alerts = c.byNode[alertPlace{run, agents[i].AgentID}]
+	}
 }

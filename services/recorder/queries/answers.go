@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/pkg/wire"
@@ -20,10 +21,12 @@ type Answers struct {
 
 	views   views
 	live    live
-	figures cache[fleetFigure] // of runs that go on, or went on when they were asked for: only what has changed is looked at again
-	ended   cache[fleetFigure]
+	roll    roll
+	figures cache[*fleetFigure] // of runs that go on, or went on when they were asked for: only what has changed is looked at again
+	ended   cache[*fleetFigure]
 	courses courses
 	calls   calls
+	spent   cache[[]spending]
 }
 
 // cache is what was made of runs for a question, each as of a position. The zero value is ready.
@@ -79,6 +82,21 @@ func askArchive[R any](ctx context.Context, a *Answers, what string, ask func(*a
 	return r, nil
 }
 
+// askAll is [askArchive] for questions about all runs that a filter selects, which ask gets in the order of their first events.
+func askAll[R any](ctx context.Context, a *Answers, what string, q wire.RunsRequest, now time.Time, ask func(*archive.Tx, []*rollRun) (R, error)) (r R, err error) {
+	all, err := a.allRuns(ctx) // before the view, which has all of them then
+	if err != nil {
+		return r, request.Wrap(what, err)
+	}
+	return askArchive(ctx, a, what, func(t *archive.Tx) (R, error) {
+		runs, err := wantedRuns(ctx, t, all, q, now)
+		if err != nil {
+			return r, err
+		}
+		return ask(t, runs)
+	})
+}
+
 // Holding reports whether runs are held in memory, so that [Answers.Changed] has to be
 // told.
 func (a *Answers) Holding() bool { return a.live.lines > 0 }
@@ -86,6 +104,8 @@ func (a *Answers) Holding() bool { return a.live.lines > 0 }
 // Forget drops what is kept of a run, since it was derived again, or removed.
 func (a *Answers) Forget(run string) {
 	a.views.drop(run)
+	a.roll.drop(run)
+	a.spent.drop(run)
 	a.courses.drop(run)
 	a.calls.drop()
 	a.figures.drop(run)
@@ -95,19 +115,22 @@ func (a *Answers) Forget(run string) {
 // ForgetLive drops the runs that are held, since it isn't known what was recorded.
 func (a *Answers) ForgetLive() {
 	a.live.dropAll()
+	a.roll.drop("")
+	a.spent.drop("")
 	a.courses.drop("")
 	a.calls.drop()
 	a.figures.drop("")
 	a.ended.drop("")
 }
 
-// fleetFigure is a run in a list of the fleet, as of a position and a time.
+// fleetFigure is a run in a list of the fleet, as of a position and a time. It isn't changed.
 type fleetFigure struct {
-	first uint64 // position of the run's first event
-	pos   uint64
-	at    int64 // Unix ms
-	run   wire.TopRun
-	waits []wire.Approval
+	first   uint64 // position of the run's first event
+	pos     uint64
+	at      int64 // Unix ms
+	urgency int
+	run     wire.TopRun
+	waits   []wire.Approval
 }
 
 // stateLoader returns the state of a run as of a position, behind that of the last event that changes it. Its callers don't change it.

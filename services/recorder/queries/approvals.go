@@ -20,11 +20,12 @@ func (a *Answers) Approvals(ctx context.Context, q wire.ApprovalsRequest, now ti
 	if q.Limit < 0 || q.Limit > maxApprovals {
 		return wire.ApprovalsResponse{}, request.Bad("limit must be between 1 and %d", maxApprovals)
 	}
-	all, err := askArchive(ctx, a, "approvals", func(t *archive.Tx) ([]wire.Approval, error) {
+	all, err := askAll(ctx, a, "approvals", wire.RunsRequest{}, now, func(t *archive.Tx, runs []*rollRun) ([]wire.Approval, error) {
+		runs = slices.DeleteFunc(runs, func(r *rollRun) bool { return !r.goesOn() })
 		if q.Run == "" {
-			return a.allPending(ctx, t, now.UnixMilli())
+			return a.allPending(ctx, t, runs, now.UnixMilli())
 		}
-		return a.pendingOf(ctx, t, q.Run)
+		return a.pendingOf(ctx, t, runs, q.Run)
 	})
 	r := wire.ApprovalsResponse{Approvals: append([]wire.Approval{}, all...)}
 	if err != nil {
@@ -70,15 +71,7 @@ func (a *Answers) pendingApprovals(ctx context.Context, t *archive.Tx, id string
 }
 
 // allPending lists what waits in all runs that go on.
-func (a *Answers) allPending(ctx context.Context, t *archive.Tx, now int64) (all []wire.Approval, err error) {
-	where, args, err := runsFilter(wire.RunsRequest{}, time.UnixMilli(now))
-	if err != nil {
-		return all, err
-	}
-	open, _, err := listPlaces(ctx, t, where+" AND status IN ("+openStatuses+")", args, 2*maxEnded)
-	if err != nil {
-		return all, err
-	}
+func (a *Answers) allPending(ctx context.Context, t *archive.Tx, open []*rollRun, now int64) (all []wire.Approval, err error) {
 	figures, err := a.openFigures(ctx, t, open, now)
 	for _, f := range figures {
 		all = append(all, f.waits...)
@@ -87,13 +80,12 @@ func (a *Answers) allPending(ctx context.Context, t *archive.Tx, now int64) (all
 }
 
 // pendingOf lists what waits in a run, and in those that it has started and waits for.
-func (a *Answers) pendingOf(ctx context.Context, t *archive.Tx, ref string) (all []wire.Approval, err error) {
+func (a *Answers) pendingOf(ctx context.Context, t *archive.Tx, open []*rollRun, ref string) (all []wire.Approval, err error) {
 	found, err := request.Resolve(ctx, t, ref, "", "")
 	if err != nil {
 		return nil, err
 	}
-	ids, err := withAwaited(ctx, t, found.Run)
-	for _, id := range ids {
+	for _, id := range withAwaited(open, found.Run) {
 		open, err := a.pendingApprovals(ctx, t, id)
 		if err != nil {
 			return all, err
@@ -105,20 +97,17 @@ func (a *Answers) pendingOf(ctx context.Context, t *archive.Tx, ref string) (all
 
 // withAwaited lists a run and, of those that go on, what its agents and nodes have
 // started and wait for, at any depth.
-func withAwaited(ctx context.Context, t *archive.Tx, run string) ([]string, error) {
+func withAwaited(open []*rollRun, run string) []string {
 	children := map[string][]string{}
-	text := `SELECT run, parent FROM runs WHERE status IN ('running', 'paused') AND run NOT IN (SELECT run FROM deleted) AND ` + awaited
-	var child, parent string
-	for err := range t.Each(ctx, text, nil, &child, &parent) {
-		if err != nil {
-			return nil, err
+	for _, r := range open {
+		if r.awaited() && r.status != string(wire.RunIdle) {
+			children[r.parent] = append(children[r.parent], r.Run)
 		}
-		children[parent] = append(children[parent], child)
 	}
 	ids := []string{run}
 	for i := 0; i < len(ids); i++ {
 		ids = append(ids, children[ids[i]]...)
 		delete(children, ids[i])
 	}
-	return ids, nil
+	return ids
 }

@@ -3,6 +3,8 @@ package queries
 import (
 	"cmp"
 	"context"
+	"database/sql"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -25,10 +27,12 @@ const (
 
 // Fleet answers a [wire.FleetRequest] as of now, in at most limit bytes.
 func (a *Answers) Fleet(ctx context.Context, q wire.FleetRequest, now time.Time, limit int) (wire.FleetResponse, error) {
-	return askArchive(ctx, a, "fleet", func(t *archive.Tx) (wire.FleetResponse, error) { return a.listFleet(ctx, t, q, now, limit) })
+	return askAll(ctx, a, "fleet", wire.RunsRequest{Label: q.Label, Flow: q.Flow}, now, func(t *archive.Tx, runs []*rollRun) (wire.FleetResponse, error) {
+		return a.listFleet(ctx, t, runs, q, now, limit)
+	})
 }
 
-func (a *Answers) listFleet(ctx context.Context, t *archive.Tx, q wire.FleetRequest, now time.Time, limit int) (wire.FleetResponse, error) {
+func (a *Answers) listFleet(ctx context.Context, t *archive.Tx, runs []*rollRun, q wire.FleetRequest, now time.Time, limit int) (wire.FleetResponse, error) {
 	r := wire.FleetResponse{At: now.UnixMilli(), States: map[string]int{}, Waits: map[string]int{}, Runs: []wire.TopRun{}}
 	n := cmp.Or(q.Limit, defaultTop)
 	compare, known := fleetOrders()[cmp.Or(q.Sort, "urgency")]
@@ -49,7 +53,7 @@ func (a *Answers) listFleet(ctx context.Context, t *archive.Tx, q wire.FleetRequ
 	if err := t.Row(ctx, `SELECT coalesce((SELECT derived FROM streams), 0)`).Scan(&r.Position); err != nil {
 		return r, err
 	}
-	figures, err := a.fleetFigures(ctx, t, q, r.At)
+	figures, err := a.fleetFigures(ctx, t, runs, r.At)
 	if err != nil {
 		return r, err
 	}
@@ -72,12 +76,14 @@ func (a *Answers) listFleet(ctx context.Context, t *archive.Tx, q wire.FleetRequ
 		}
 	}
 	if q.Since > 0 && before == 0 {
-		if err := addAwaited(ctx, t, q, r.At, &left); err != nil {
-			return r, err
+		for _, run := range runs { // what another run has waited for has left, too, when it ended
+			if run.last > q.Since && !run.goesOn() && run.awaited() {
+				left = append(left, run.Run)
+			}
 		}
 		r.Left, r.LeftMore = left[:min(len(left), maxLeft)], len(left) > maxLeft
 	}
-	slices.SortStableFunc(pass, func(a, b *fleetFigure) int { return compare(&a.run, &b.run) })
+	slices.SortFunc(pass, func(a, b *fleetFigure) int { return cmp.Or(compare(a, b), cmp.Compare(b.first, a.first)) })
 	r.Total = len(pass)
 	room := limit - 1<<10
 	for _, run := range r.Left {
@@ -88,33 +94,21 @@ func (a *Answers) listFleet(ctx context.Context, t *archive.Tx, q wire.FleetRequ
 			r.Cursor = cursors.Cursor(before + uint64(i))
 			break
 		}
-		r.Runs = append(r.Runs, f.run)
+		r.Runs = append(r.Runs, f.asOf(r.At))
 	}
 	return r, fillAlerts(ctx, t, r.Runs)
 }
 
-// addAwaited adds the runs that have ended since a position and that another run has waited for.
-func addAwaited(ctx context.Context, t *archive.Tx, q wire.FleetRequest, now int64, left *[]string) error {
-	where, args, err := runsFilter(wire.RunsRequest{Label: q.Label, Flow: q.Flow}, time.UnixMilli(now))
-	if err != nil {
-		return err
-	}
-	where += " AND last_pos > " + args.Add(q.Since) + " AND status NOT IN (" + openStatuses + ") AND " + awaited
-	_, ended, err := listPlaces(ctx, t, where, args, maxLeft+1)
-	for _, p := range ended {
-		*left = append(*left, p.Run)
-	}
-	return err
-}
-
 // fleetOrders are the orders in which a fleet can be listed; what is equal, the newest first.
-func fleetOrders() map[string]func(a, b *wire.TopRun) int {
-	return map[string]func(a, b *wire.TopRun) int{
+func fleetOrders() map[string]func(a, b *fleetFigure) int {
+	return map[string]func(a, b *fleetFigure) int{
 		"urgency":  byUrgency,
-		"started":  func(a, b *wire.TopRun) int { return cmp.Compare(b.StartedAt, a.StartedAt) },
-		"activity": func(a, b *wire.TopRun) int { return cmp.Compare(b.LastActivityAt, a.LastActivityAt) },
-		"cost":     func(a, b *wire.TopRun) int { return cmp.Compare(b.CostUsd, a.CostUsd) },
-		"tokens":   func(a, b *wire.TopRun) int { return cmp.Compare(b.TokensIn+b.TokensOut, a.TokensIn+a.TokensOut) },
+		"started":  func(a, b *fleetFigure) int { return cmp.Compare(b.run.StartedAt, a.run.StartedAt) },
+		"activity": func(a, b *fleetFigure) int { return cmp.Compare(b.run.LastActivityAt, a.run.LastActivityAt) },
+		"cost":     func(a, b *fleetFigure) int { return cmp.Compare(b.run.CostUsd, a.run.CostUsd) },
+		"tokens": func(a, b *fleetFigure) int {
+			return cmp.Compare(b.run.TokensIn+b.run.TokensOut, a.run.TokensIn+a.run.TokensOut)
+		},
 	}
 }
 
@@ -130,85 +124,51 @@ func (f *fleetFigure) hasState(names []string) bool {
 	return len(names) == 0 || slices.Contains(names, f.run.State) || open && slices.Contains(names, "open")
 }
 
-// asOf returns the figure at a later time.
-func (f fleetFigure) asOf(now int64) *fleetFigure {
-	grow := func(a *wire.AgentStatus) {
-		fillTimes(a, a.LastActivityAt, now)
+// asOf returns the run at a later time.
+func (f *fleetFigure) asOf(now int64) wire.TopRun {
+	r := f.run
+	r.Live = slices.Clone(r.Live)
+	fillTimes(&r.AgentStatus, r.LastActivityAt, now)
+	for i := range r.Live {
+		fillTimes(&r.Live[i], r.Live[i].LastActivityAt, now)
 	}
-	f.run.Live = slices.Clone(f.run.Live)
-	grow(&f.run.AgentStatus)
-	for i := range f.run.Live {
-		grow(&f.run.Live[i])
+	if r.State == stateWaiting {
+		r.WaitedMs += max(0, now-f.at)
 	}
-	if f.run.State == stateWaiting {
-		f.run.WaitedMs += max(0, now-f.at)
-	}
-	return &f
+	return r
 }
 
-// fleetFigures lists all runs of a flow and a label, the newest first, without ended runs that another
-// run has waited for: the other run tells of them.
-func (a *Answers) fleetFigures(ctx context.Context, t *archive.Tx, q wire.FleetRequest, now int64) ([]*fleetFigure, error) {
-	where, args, err := runsFilter(wire.RunsRequest{Label: q.Label, Flow: q.Flow}, time.UnixMilli(now))
-	if err != nil {
-		return nil, err
+// fleetFigures returns the figures of runs, without ended ones that another run has waited for: the other run tells of them.
+func (a *Answers) fleetFigures(ctx context.Context, t *archive.Tx, runs []*rollRun, now int64) ([]*fleetFigure, error) {
+	var open, ended []*rollRun
+	for _, r := range slices.Backward(runs) {
+		switch {
+		case r.goesOn():
+			open = append(open, r)
+		case !r.awaited() && len(ended) < maxEnded:
+			ended = append(ended, r)
+		}
 	}
-	open, ended, err := listPlaces(ctx, t, where+" AND (status IN ("+openStatuses+") OR NOT "+awaited+")", args, 2*maxEnded)
-	if err != nil {
-		return nil, err
-	}
-	ended = ended[:min(len(ended), maxEnded)]
 	all, err := a.openFigures(ctx, t, open, now)
 	if err != nil {
 		return nil, err
 	}
 	done, err := a.endedFigures(ctx, t, ended, now)
-	if err != nil {
-		return nil, err
-	}
-	all = append(all, done...)
-	slices.SortFunc(all, func(a, b *fleetFigure) int { return cmp.Compare(b.first, a.first) })
-	return all, nil
-}
-
-// openStatuses are those of runs that go on.
-const openStatuses = "'idle', 'running', 'paused'"
-
-// place is where a run's events are.
-type place struct {
-	request.Target
-
-	first, last uint64 // positions
-}
-
-// listPlaces lists the runs of a filter, those that go on apart from those that have ended, the newest first. Callers then
-// read only the rows of runs that they don't know yet.
-func listPlaces(ctx context.Context, t *archive.Tx, where string, args database.Params, most int) (open, ended []place, err error) {
-	text := `SELECT id, run, first_pos, last_pos, status IN (` + openStatuses + `) FROM runs WHERE ` + where + ` ORDER BY first_pos DESC LIMIT ` + args.Add(most)
-	var p place
-	var goesOn bool
-	for err := range t.Each(ctx, text, args, &p.ID, &p.Run, &p.first, &p.last, &goesOn) {
-		switch {
-		case err != nil:
-			return nil, nil, err
-		case goesOn:
-			open = append(open, p)
-		default:
-			ended = append(ended, p)
-		}
-	}
-	return open, ended, nil
+	return append(all, done...), err
 }
 
 // openFigures returns the figures of runs, most of which go on.
-func (a *Answers) openFigures(ctx context.Context, t *archive.Tx, runs []place, now int64) ([]*fleetFigure, error) {
+func (a *Answers) openFigures(ctx context.Context, t *archive.Tx, runs []*rollRun, now int64) ([]*fleetFigure, error) {
 	load := stateLoader(stateOf)
 	if len(runs) < maxViews {
 		load = a.views.stateUpTo
 	}
 	all := make([]*fleetFigure, 0, len(runs))
-	for _, p := range runs {
-		f, err := a.figureAsOf(ctx, t, p, now, load)
+	for _, r := range runs {
+		f, err := a.figureAsOf(ctx, t, r, now, load)
+		if errors.Is(err, sql.ErrNoRows) { // it was removed meanwhile
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -218,12 +178,12 @@ func (a *Answers) openFigures(ctx context.Context, t *archive.Tx, runs []place, 
 }
 
 // endedFigures returns the figures of runs that have ended, by their rows alone. It reads the rows that it doesn't know yet.
-func (a *Answers) endedFigures(ctx context.Context, t *archive.Tx, runs []place, now int64) ([]*fleetFigure, error) {
+func (a *Answers) endedFigures(ctx context.Context, t *archive.Tx, runs []*rollRun, now int64) ([]*fleetFigure, error) {
 	all := make([]*fleetFigure, 0, len(runs))
-	var unread []place
+	var unread []*rollRun
 	for _, p := range runs {
 		if f, pos := a.ended.find(p.Run); pos >= p.last {
-			all = append(all, f.asOf(now))
+			all = append(all, f)
 		} else {
 			unread = append(unread, p)
 		}
@@ -245,7 +205,7 @@ func (a *Answers) endedFigures(ctx context.Context, t *archive.Tx, runs []place,
 			}
 			f := endedFigure(&row, label, now)
 			f.pos = min(f.pos, derived) // what is behind it isn't in the row yet
-			a.ended.keep(row.RunID, f.pos, *f, 2*maxEnded)
+			a.ended.keep(row.RunID, f.pos, f, 2*maxEnded)
 			all = append(all, f)
 		}
 	}
@@ -256,11 +216,11 @@ func (a *Answers) endedFigures(ctx context.Context, t *archive.Tx, runs []place,
 const rowsAtOnce = 200
 
 // figureAsOf returns the figure of a run that goes on.
-func (a *Answers) figureAsOf(ctx context.Context, t *archive.Tx, of place, now int64, load stateLoader) (*fleetFigure, error) {
+func (a *Answers) figureAsOf(ctx context.Context, t *archive.Tx, of *rollRun, now int64, load stateLoader) (*fleetFigure, error) {
 	if f, pos := a.figures.find(of.Run); pos >= of.last {
-		return f.asOf(now), nil
+		return f, nil
 	}
-	f := fleetFigure{at: now, first: of.first}
+	f := &fleetFigure{at: now, first: of.first}
 	answered, _, err := a.live.withRun(of.Run, func(l *liveRun) (bool, error) {
 		f.pos, f.run, f.waits = l.position.Seq, topRun(l.statusOf("", now)), ask.Pending(l.state)
 		return true, nil
@@ -272,10 +232,12 @@ func (a *Answers) figureAsOf(ctx context.Context, t *archive.Tx, of place, now i
 		}
 		f.pos, f.run, f.waits = stored.position.Seq, topRun(stored.statusOf("", now)), ask.Pending(stored.state)
 	}
-	if err == nil {
-		a.figures.keep(of.Run, f.pos, f, 2*maxEnded)
+	if err != nil {
+		return nil, err
 	}
-	return &f, err
+	f.urgency = urgencyOf(f.run.State)
+	a.figures.keep(of.Run, f.pos, f, 2*maxEnded)
+	return f, nil
 }
 
 // endedFigure is a run that has ended, by its row alone.
@@ -290,7 +252,7 @@ func endedFigure(row *table.Run, label string, now int64) *fleetFigure {
 		r.State = stateFailed
 	}
 	fillTimes(&r.AgentStatus, row.ActivityAt, now)
-	return &fleetFigure{first: row.FirstPos, pos: row.LastPos, at: now, run: r}
+	return &fleetFigure{first: row.FirstPos, pos: row.LastPos, at: now, urgency: urgencyOf(r.State), run: r}
 }
 
 // Limits of the fleet.
@@ -303,7 +265,9 @@ const (
 
 // Top answers a [wire.TopRequest] as of now, in at most limit bytes.
 func (a *Answers) Top(ctx context.Context, q wire.TopRequest, now time.Time, limit int) (wire.TopResponse, error) {
-	r, err := askArchive(ctx, a, "top", func(t *archive.Tx) (wire.TopResponse, error) { return a.listTop(ctx, t, q, now) })
+	r, err := askAll(ctx, a, "top", wire.RunsRequest{Label: q.Label, Flow: q.Flow}, now, func(t *archive.Tx, runs []*rollRun) (wire.TopResponse, error) {
+		return a.listTop(ctx, t, runs, q, now)
+	})
 	if err != nil {
 		return r, err
 	}
@@ -318,50 +282,38 @@ func (a *Answers) Top(ctx context.Context, q wire.TopRequest, now time.Time, lim
 	return r, nil
 }
 
-func (a *Answers) listTop(ctx context.Context, t *archive.Tx, q wire.TopRequest, now time.Time) (wire.TopResponse, error) {
+func (a *Answers) listTop(ctx context.Context, t *archive.Tx, runs []*rollRun, q wire.TopRequest, now time.Time) (wire.TopResponse, error) {
 	r := wire.TopResponse{At: now.UnixMilli(), States: map[string]int{}, Runs: []wire.TopRun{}}
 	if q.Limit < 0 || q.Limit > maxTop {
 		return r, request.Bad("limit must be between 1 and %d", maxTop)
 	}
-	runs, err := topPlaces(ctx, t, q, r.At)
-	if err != nil {
-		return r, err
-	}
-	figures, err := a.openFigures(ctx, t, runs, r.At)
+	figures, err := a.openFigures(ctx, t, topRuns(runs, q, r.At), r.At)
 	if err != nil {
 		return r, err
 	}
 	for _, f := range figures {
 		r.States[f.run.State]++
-		r.Runs = append(r.Runs, f.run)
 	}
-	slices.SortStableFunc(r.Runs, func(a, b wire.TopRun) int { return byUrgency(&a, &b) })
-	if n := cmp.Or(q.Limit, defaultTop); len(r.Runs) > n {
-		r.Omitted, r.Runs = len(r.Runs)-n, r.Runs[:n]
+	slices.SortStableFunc(figures, byUrgency)
+	if n := cmp.Or(q.Limit, defaultTop); len(figures) > n {
+		r.Omitted, figures = len(figures)-n, figures[:n]
 	}
-	return r, nil
+	for _, f := range figures {
+		r.Runs = append(r.Runs, f.asOf(r.At))
+	}
+	return r, fillAlerts(ctx, t, r.Runs)
 }
 
-// topPlaces lists the runs that go on, and those that ended lately, newest first, without ended runs
+// topRuns leaves the runs that go on, and those that ended lately, newest first, without ended runs
 // that another run has waited for: the other run tells what has come of them.
-func topPlaces(ctx context.Context, t *archive.Tx, q wire.TopRequest, now int64) ([]place, error) {
-	where, args, err := runsFilter(wire.RunsRequest{Label: q.Label, Flow: q.Flow}, time.UnixMilli(now))
-	if err != nil {
-		return nil, err
+func topRuns(runs []*rollRun, q wire.TopRequest, now int64) (top []*rollRun) {
+	for _, r := range slices.Backward(runs) {
+		if len(top) < maxFleet && (r.goesOn() || q.Since > 0 && r.endedAt >= now-int64(q.Since) && !r.awaited()) {
+			top = append(top, r)
+		}
 	}
-	where += " AND (status IN (" + openStatuses + ")"
-	if q.Since > 0 {
-		where += " OR ended_at >= " + args.Add(now-int64(q.Since)) + " AND NOT " + awaited
-	}
-	open, ended, err := listPlaces(ctx, t, where+")", args, maxFleet)
-	all := append(open, ended...)
-	slices.SortFunc(all, func(a, b place) int { return cmp.Compare(b.first, a.first) })
-	return all, err
+	return top
 }
-
-// awaited is what an agent or a node of another run has started and waits for: the
-// runner names such runs so.
-const awaited = `(parent <> '' AND (run LIKE 'child-%' OR substr(run, 1, length(parent) + 1) = parent || '.'))`
 
 func topRun(st wire.StatusResponse) wire.TopRun {
 	x := wire.TopRun{AgentStatus: st.AgentStatus, RunID: st.RunID, FlowName: st.FlowName, Status: st.Status, Result: st.Result, Live: []wire.AgentStatus{}}
@@ -376,54 +328,32 @@ func topRun(st wire.StatusResponse) wire.TopRun {
 
 // byUrgency puts waiting runs first, the longest waiting before others; then runs by
 // urgency, and of equally urgent ones the latest active first.
-func byUrgency(a, b *wire.TopRun) int {
-	if c := cmp.Compare(urgencyOf(a.State), urgencyOf(b.State)); c != 0 {
+func byUrgency(a, b *fleetFigure) int {
+	if c := cmp.Compare(a.urgency, b.urgency); c != 0 {
 		return c
 	}
-	if a.State == stateWaiting {
-		return cmp.Compare(a.WaitsSince, b.WaitsSince)
+	if a.run.State == stateWaiting {
+		return cmp.Compare(a.run.WaitsSince, b.run.WaitsSince)
 	}
-	return cmp.Compare(a.LastActivityAgeMs, b.LastActivityAgeMs)
+	return cmp.Compare(b.lastActive(), a.lastActive())
 }
+
+// lastActive is when the run, or an agent of it, last did anything that is told.
+func (f *fleetFigure) lastActive() int64 { return max(f.run.StartedAt, f.run.LastActivityAt, f.run.EndedAt) }
 
 func urgencyOf(state string) int {
 	return slices.Index([]string{stateWaiting, stateFailed, statePaused, stateActive, stateIdle, stateAborted, stateComplete, stateSkipped}, state)
 }
 
-// fillAlerts fills in how many alerts runs and their agents have raised, as far as they are recorded.
+// fillAlerts fills in how many alerts runs and their agents have raised.
 func fillAlerts(ctx context.Context, t *archive.Tx, runs []wire.TopRun) error {
-	if len(runs) == 0 {
-		return nil
-	}
-	var args database.Params
 	ids := make([]any, len(runs))
 	for i := range runs {
 		ids[i] = runs[i].RunID
 	}
-	type place struct{ run, node string }
-	counts := map[place]int{}
-	text := `SELECT run, node, count(*) FROM alerts WHERE run IN (` + args.List(ids...) + `) GROUP BY run, node`
-	var at place
-	var n int
-	for err := range t.Each(ctx, text, args, &at.run, &at.node, &n) {
-		if err != nil {
-			return err
-		}
-		counts[at] = n
-		counts[place{run: at.run}] += n
-	}
+	counts, err := countAlerts(ctx, t, ids...)
 	for i := range runs {
-		r := &runs[i]
-		if r.Alerts = counts[place{run: r.RunID}]; r.Alerts == 0 {
-			continue
-		}
-		for k := range r.Live {
-			r.Live[k].Alerts = counts[place{r.RunID, r.Live[k].AgentID}]
-		}
-		if err := t.Row(ctx, `SELECT text FROM alerts WHERE run = ?1 ORDER BY pos DESC LIMIT 1`, r.RunID).Scan(&r.LastAlert); err != nil {
-			return err
-		}
-		r.LastAlert = timeline.Line(r.LastAlert, 300)
+		counts.fillStatus(runs[i].RunID, &runs[i].AgentStatus, runs[i].Live)
 	}
-	return nil
+	return err
 }

@@ -234,8 +234,9 @@ type LineChange struct {
 	Line wire.LogLine // of one that isn't new, its position and what is added, or its text
 }
 
-// Changed adds what a transaction has derived to the runs that are held.
+// Changed adds what a transaction has derived to what is held.
 func (a *Answers) Changed(incarnation string, list []Change) {
+	a.roll.note(list)
 	v := &a.live
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -24,31 +24,26 @@ const maxStats = 200
 // Stats answers a [wire.StatsRequest] as of now.
 func (a *Answers) Stats(ctx context.Context, q wire.StatsRequest, now time.Time) (wire.StatsResponse, error) {
 	drops := a.calls.dropped() // before the view is taken
-	return askArchive(ctx, a, "stats", func(t *archive.Tx) (wire.StatsResponse, error) { return a.readStats(ctx, t, q, now, drops) })
+	filter := wire.RunsRequest{Status: q.Status, Label: q.Label, Flow: q.Flow}
+	return askAll(ctx, a, "stats", filter, now, func(t *archive.Tx, runs []*rollRun) (wire.StatsResponse, error) {
+		return a.readStats(ctx, t, runs, q, now, drops)
+	})
 }
 
-func (a *Answers) readStats(ctx context.Context, t *archive.Tx, q wire.StatsRequest, now time.Time, drops int) (r wire.StatsResponse, err error) {
-	c := statsQuery{t: t}
-	where, args, err := runsFilter(wire.RunsRequest{Status: q.Status, Label: q.Label, Flow: q.Flow}, now)
-	if err != nil {
-		return r, err
-	}
+func (a *Answers) readStats(ctx context.Context, t *archive.Tx, runs []*rollRun, q wire.StatsRequest, now time.Time, drops int) (r wire.StatsResponse, err error) {
 	if q.Run != "" {
 		found, err := request.Resolve(ctx, t, q.Run, "", "")
 		if err != nil {
 			return r, err
 		}
-		where += " AND id = " + args.Add(found.ID)
+		runs = slices.DeleteFunc(runs, func(r *rollRun) bool { return r.ID != found.ID })
 	}
-	c.runs, c.args, c.all = where, args, q.Run == "" && q.Label == "" && q.Flow == "" && len(q.Status) == 0
+	since := int64(0) // Unix ms; 0: ever
 	if q.Since > 0 {
-		c.since = now.UnixMilli() - int64(q.Since)
+		since = now.UnixMilli() - int64(q.Since)
 	}
-	flows, err := c.countOutcomes(ctx, &r.Runs)
-	if err != nil {
-		return r, err
-	}
-	if err = c.sumSpend(ctx, flows, &r); err != nil {
+	flows := countOutcomes(runs, since, &r.Runs)
+	if err := a.sumSpend(ctx, t, runs, since, &r); err != nil {
 		return r, err
 	}
 	r.Total.Name, r.Total.Runs = "total", r.Runs.Runs
@@ -59,9 +54,9 @@ func (a *Answers) readStats(ctx context.Context, t *archive.Tx, q wire.StatsRequ
 		all, tools, held, err = a.calls.upTo(ctx, t, drops)
 	}
 	if err == nil && !held {
-		all, tools, err = c.readCalls(ctx)
+		all, tools, err = readCalls(ctx, t, runs, since)
 	}
-	r.Tools = toolStats(all, tools, c.since, flows)
+	r.Tools = toolStats(all, tools, since, flows)
 	return r, err
 }
 
@@ -75,84 +70,47 @@ func weakestBasis(parts []wire.SpendStats) (basis string) {
 	return basis
 }
 
-// statsQuery is a question for numbers.
-type statsQuery struct {
-	t     *archive.Tx
-	runs  string          // which
-	args  database.Params // of that
-	all   bool            // which are all, but for those that are deleted
-	since int64           // Unix ms; 0: ever
-}
-
-// filterText selects what the runs did from a value of a column on. All runs aren't looked up: those that aren't wanted
-// are left out later.
-func (c statsQuery) filterText(column string, from int64) (where string, args database.Params) {
-	if !c.all {
-		args = slices.Clone(c.args)
-	}
-	where = column + " >= " + args.Add(from)
-	if !c.all {
-		where += " AND run IN (SELECT id FROM runs WHERE " + c.runs + ")"
-	}
-	return where, args
-}
-
 // countOutcomes counts runs by what became of them, and how long those took that have
 // ended. It returns the flow of each run by its id, also of those before since.
-func (c statsQuery) countOutcomes(ctx context.Context, s *wire.RunStats) (flows map[int64]string, err error) {
-	s.ByStatus, flows = map[string]int64{}, map[int64]string{}
+func countOutcomes(runs []*rollRun, since int64, s *wire.RunStats) (flows map[int64]string) {
+	s.ByStatus, flows = map[string]int64{}, make(map[int64]string, len(runs))
 	var took []int64
-	var id, started, ended, last int64
-	var flow, status, result string
-	text := `SELECT id, flow, status, result, started_at, ended_at, last_at FROM runs WHERE ` + c.runs
-	for err := range c.t.Each(ctx, text, c.args, &id, &flow, &status, &result, &started, &ended, &last) {
-		if err != nil {
-			return nil, err
-		}
-		flows[id] = flow
-		if last < c.since {
+	for _, r := range runs {
+		flows[r.ID] = r.flow
+		if r.activeAt < since {
 			continue
 		}
-		if result == string(wire.FlowStatusFailed) {
-			status = result
+		status := r.status
+		if r.result == string(wire.FlowStatusFailed) {
+			status = r.result
 		}
 		s.Runs++
 		s.ByStatus[status]++
-		if ended >= started && started > 0 && ended > 0 {
-			took = append(took, ended-started)
+		if r.endedAt >= r.startedAt && r.startedAt > 0 && r.endedAt > 0 {
+			took = append(took, r.endedAt-r.startedAt)
 		}
 	}
 	slices.Sort(took)
 	s.P50Ms, s.P95Ms = percentileOf(took, 0.5), percentileOf(took, 0.95)
-	return flows, nil
+	return flows
 }
 
-// usageSums adds up what was used by a name.
-type usageSums struct {
-	byName map[string]*sum
-	seen   map[sumRun]bool
-}
+// usageSums adds up what was used by a name, run by run.
+type usageSums map[string]*sum
 
 type sum struct {
 	wire.SpendStats
 
 	computed float64
 	unpriced int64
+	run      int64 // the last one
 }
 
-type sumRun struct {
-	of  *sum
-	run int64
-}
-
-func (s *usageSums) add(name string, u *table.Spend) {
-	if s.byName == nil {
-		s.byName, s.seen = map[string]*sum{}, map[sumRun]bool{}
-	}
-	of := s.byName[name]
+func (s usageSums) add(name string, u *spending) {
+	of := s[name]
 	if of == nil {
 		of = &sum{SpendStats: wire.SpendStats{Name: name}}
-		s.byName[name] = of
+		s[name] = of
 	}
 	of.Calls += u.Calls
 	of.TokensIn += u.TokensIn
@@ -160,16 +118,16 @@ func (s *usageSums) add(name string, u *table.Spend) {
 	of.CostUsd += u.CostUsd
 	of.computed += u.ComputedUsd
 	of.unpriced += u.Unpriced
-	if by := (sumRun{of, u.Run}); !s.seen[by] {
-		s.seen[by] = true
+	if of.run != u.Run {
+		of.run = u.Run
 		of.Runs++
 	}
 }
 
 // list returns the sums, in an order.
-func (s *usageSums) list(order func(a, b wire.SpendStats) int) []wire.SpendStats {
-	all := make([]wire.SpendStats, 0, len(s.byName))
-	for _, of := range s.byName {
+func (s usageSums) list(order func(a, b wire.SpendStats) int) []wire.SpendStats {
+	all := make([]wire.SpendStats, 0, len(s))
+	for _, of := range s {
 		of.CostBasis = ledger.Basis(of.CostUsd, of.computed, of.unpriced)
 		all = append(all, of.SpendStats)
 	}
@@ -177,30 +135,66 @@ func (s *usageSums) list(order func(a, b wire.SpendStats) int) []wire.SpendStats
 	return all
 }
 
-// sumSpend adds up what the runs in flows have used, looking at each row once.
-func (c statsQuery) sumSpend(ctx context.Context, flows map[int64]string, r *wire.StatsResponse) error {
-	where, args := c.filterText("day", c.since/table.Day)
-	text := `SELECT s.run, s.day, s.model, n.node, s.calls, s.tokens_in, s.tokens_out, s.cost_usd, s.computed_usd, s.unpriced
-		FROM (SELECT * FROM spend WHERE ` + where + `) s JOIN nodes n ON n.id = s.node`
-	var days, models, byFlow, nodes usageSums
+// spending is what a node has used of a model in a day.
+type spending struct {
+	table.Spend
+
+	node string // its name
+}
+
+// spendingsOf returns what each of the runs has spent. It reads what it doesn't know yet.
+func (a *Answers) spendingsOf(ctx context.Context, t *archive.Tx, runs []*rollRun) (all [][]spending, err error) {
+	all = make([][]spending, len(runs))
+	places, unread := map[int64]int{}, []any{}
+	for i, r := range runs {
+		spent, pos := a.spent.find(r.Run)
+		if all[i] = spent; pos < r.last {
+			all[i] = nil
+			places[r.ID], unread = i, append(unread, r.ID)
+		}
+	}
+	for ids := range slices.Chunk(unread, rowsAtOnce) {
+		var args database.Params
+		text := `SELECT s.run, s.day, s.model, n.node, s.calls, s.tokens_in, s.tokens_out, s.cost_usd, s.computed_usd, s.unpriced
+			FROM spend s JOIN nodes n ON n.id = s.node WHERE s.run IN (` + args.List(ids...) + `)`
+		var u spending
+		for err := range t.Each(ctx, text, args, &u.Run, &u.Day, &u.Model, &u.node, &u.Calls, &u.TokensIn, &u.TokensOut, &u.CostUsd, &u.ComputedUsd, &u.Unpriced) {
+			if err != nil {
+				return nil, err
+			}
+			at := places[u.Run]
+			all[at] = append(all[at], u)
+		}
+		for _, id := range ids {
+			at := places[id.(int64)]
+			a.spent.keep(runs[at].Run, runs[at].last, all[at], maxRoll)
+		}
+	}
+	return all, nil
+}
+
+// sumSpend adds up what the runs have used, looking at each row once.
+func (a *Answers) sumSpend(ctx context.Context, t *archive.Tx, runs []*rollRun, since int64, r *wire.StatsResponse) error {
+	spent, err := a.spendingsOf(ctx, t, runs)
+	if err != nil {
+		return err
+	}
+	days, models, byFlow, nodes := usageSums{}, usageSums{}, usageSums{}, usageSums{}
 	dates := map[int64]string{}
-	var u table.Spend
-	var node string
-	for err := range c.t.Each(ctx, text, args, &u.Run, &u.Day, &u.Model, &node, &u.Calls, &u.TokensIn, &u.TokensOut, &u.CostUsd, &u.ComputedUsd, &u.Unpriced) {
-		if err != nil {
-			return err
+	for i, run := range runs {
+		for j := range spent[i] {
+			u := &spent[i][j]
+			if u.Day < since/table.Day {
+				continue
+			}
+			if dates[u.Day] == "" {
+				dates[u.Day] = time.UnixMilli(u.Day * table.Day).UTC().Format(time.DateOnly)
+			}
+			days.add(dates[u.Day], u)
+			models.add(strings.ReplaceAll(u.Model, "[1m]", ""), u) // results name it with the size of its window, calls without
+			byFlow.add(run.flow, u)
+			nodes.add(u.node, u)
 		}
-		flow, wanted := flows[u.Run]
-		if !wanted {
-			continue
-		}
-		if dates[u.Day] == "" {
-			dates[u.Day] = time.UnixMilli(u.Day * table.Day).UTC().Format(time.DateOnly)
-		}
-		days.add(dates[u.Day], &u)
-		models.add(strings.ReplaceAll(u.Model, "[1m]", ""), &u) // results name it with the size of its window, calls without
-		byFlow.add(flow, &u)
-		nodes.add(node, &u)
 	}
 	r.Days = days.list(func(a, b wire.SpendStats) int { return strings.Compare(b.Name, a.Name) })
 	for _, d := range r.Days {
@@ -220,13 +214,20 @@ func (c statsQuery) sumSpend(ctx context.Context, flows map[int64]string, r *wir
 	return nil
 }
 
-// readCalls reads the calls of the runs.
-func (c statsQuery) readCalls(ctx context.Context) (all []heldCall, tools []string, err error) {
-	where, args := c.filterText("ts", c.since)
+// readCalls reads the calls of runs, from a time on.
+func readCalls(ctx context.Context, t *archive.Tx, runs []*rollRun, since int64) (all []heldCall, tools []string, err error) {
+	if len(runs) == 0 {
+		return nil, nil, nil
+	}
+	var args database.Params
+	where := "ts >= " + args.Add(since)
+	if len(runs) == 1 {
+		where += " AND run = " + args.Add(runs[0].ID)
+	}
 	var names nameTable
 	var h heldCall
 	var tool, outcome sql.RawBytes
-	for err := range c.t.Each(ctx, `SELECT ts, run, coalesce(duration_ms, -1), tool, outcome FROM tool_calls WHERE `+where, args, &h.ts, &h.run, &h.took, &tool, &outcome) {
+	for err := range t.Each(ctx, `SELECT ts, run, coalesce(duration_ms, -1), tool, outcome FROM tool_calls WHERE `+where, args, &h.ts, &h.run, &h.took, &tool, &outcome) {
 		if err != nil {
 			return nil, nil, err
 		}

@@ -40,6 +40,13 @@ func (a *Answers) Status(ctx context.Context, q wire.StatusRequest, now time.Tim
 	return r, nil
 }
 
+// FillAlerts fills in how many alerts a run and its agents have raised, as far as they are recorded.
+func (a *Answers) FillAlerts(ctx context.Context, r *wire.StatusResponse) error {
+	counts, err := archive.Ask(ctx, a.Archive, func(t *archive.Tx) (alertCounts, error) { return countAlerts(ctx, t, r.RunID) })
+	counts.fillStatus(r.RunID, &r.AgentStatus, r.Agents)
+	return request.Wrap("status", err)
+}
+
 // Asked is the status of what an agentId names: a node, if it names one, as
 // seeds/004 §3 has it, or else the run.
 func Asked(q wire.StatusRequest, r wire.StatusResponse) wire.AgentStatus {

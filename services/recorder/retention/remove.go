@@ -14,10 +14,10 @@ import (
 	"code.wake.dev/wake/services/recorder/internal/table"
 )
 
-// deleteSomeText removes those rows of a run that are next.
+// deleteSomeText removes some rows of a run.
 func deleteSomeText(t table.Table) string {
-	return fmt.Sprintf("DELETE FROM %[1]s WHERE (%[2]s) IN (SELECT %[2]s FROM %[1]s WHERE run = ?1 ORDER BY %[2]s LIMIT %[3]d)",
-		t.Name, strings.Join(t.Key, ", "), cmp.Or(t.Batch, 1000))
+	return fmt.Sprintf("DELETE FROM %[1]s WHERE (%[2]s) IN (SELECT %[2]s FROM %[1]s WHERE %[3]s LIMIT %[4]d)",
+		t.Name, strings.Join(t.Key, ", "), t.RowsOf("?1"), cmp.Or(t.Batch, 1000))
 }
 
 // someUses are the large fields of a run that are looked at at once.

@@ -214,5 +214,22 @@ func (t Table) Compared() (query string, keys int) {
 	for i := range by {
 		order[i] = strconv.Itoa(i + 1)
 	}
-	return query + " WHERE run = (SELECT id FROM runs WHERE run = ?1) ORDER BY " + strings.Join(order, ", "), len(by)
+	return query + " WHERE " + t.RowsOf("(SELECT id FROM runs WHERE run = ?1)") + " ORDER BY " + strings.Join(order, ", "), len(by)
+}
+
+// RowsOf is the condition that selects the rows of a run, by its number, without looking at those of others: where no
+// index begins with the run, the rows are found by its nodes.
+func (t Table) RowsOf(run string) string {
+	if t.begins("run") || !t.begins("node") {
+		return "run = " + run
+	}
+	return "node IN (SELECT id FROM nodes WHERE run = " + run + ")"
+}
+
+// begins reports whether the key, or an index of all rows, begins with a column.
+func (t Table) begins(column string) bool {
+	return t.Key[0] == column || slices.ContainsFunc(t.Indexes, func(i Index) bool {
+		first, _, _ := strings.Cut(i.Columns, ",")
+		return first == column && i.Where == ""
+	})
 }

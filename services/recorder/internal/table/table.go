@@ -101,7 +101,10 @@ func All() Tables {
 			Name: "labels", Note: "label of a run", Origin: Derived, Columns: columnsOf[Label](), Key: []string{"run", "key"},
 			Indexes: []Index{{Name: "labels_value", Columns: "value", Hash: true}},
 		},
-		{Name: "bindings", Note: "session of an execution", Origin: Derived, Columns: columnsOf[Binding](), Key: []string{"session", "run", "node"}},
+		{
+			Name: "bindings", Note: "session of an execution", Origin: Derived, Columns: columnsOf[Binding](), Key: []string{"session", "run", "node"},
+			Indexes: []Index{{Name: "bindings_run", Columns: "run"}},
+		},
 		{
 			Name: "lines", Note: "line of the log", Origin: Derived, Columns: columnsOf[Line](), Key: pos,
 			Indexes: []Index{
