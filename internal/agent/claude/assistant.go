@@ -33,19 +33,19 @@ func (n *Normalizer) readAssistant(m wire.Raw) bool {
 		return true
 	}
 	if t.main {
-		n.tally.active, n.tally.asked, n.tally.failed = true, false, ""
+		n.tally.Active, n.tally.Asked, n.tally.Failed = true, false, ""
 	}
 	id := cmp.Or(message.TextAt("id"), m.TextAt("uuid"))
 	if model != synthetic {
 		n.enterMessage(t, id, model, message)
 	}
-	if t.owner != id {
-		t.owner, t.answer = id, ""
+	if t.Owner != id {
+		t.Owner, t.Answer = id, ""
 	}
 	for _, b := range blocks {
 		n.readBlock(t, b)
 	}
-	if t.stop = message.TextAt("stop_reason"); t.stop != "" && n.opt.Format == Transcript && model != synthetic {
+	if t.Stop = message.TextAt("stop_reason"); t.Stop != "" && n.opt.Format == Transcript && model != synthetic {
 		n.flushUsage(t) // nothing may follow for days
 	}
 	return true
@@ -54,23 +54,23 @@ func (n *Normalizer) readAssistant(m wire.Raw) bool {
 // enterMessage makes a message that came without a message_start the thread's current
 // one, and takes the usage of its line.
 func (n *Normalizer) enterMessage(t *thread, id, model string, message wire.Raw) {
-	if t.usage == nil || t.message != id {
+	if t.Usage == nil || t.Message != id {
 		early := t.takeEarly()
 		n.newMessage(t, id, model)
 		t.blocks = early
 	}
 	n.turnStart(t)
-	t.produced = true
-	t.usage.takeNumbers(message.Get("usage"))
+	t.Produced = true
+	t.Usage.takeNumbers(message.Get("usage"))
 	if stop := message.TextAt("stop_reason"); stop != "" {
-		t.usage.stop = stop
+		t.Usage.Stop = stop
 	}
 }
 
 // takeEarly takes the blocks that were streamed without a message_start and have no whole block yet: they
 // are of the message in the next line.
 func (t *thread) takeEarly() []*block {
-	if t.streamed {
+	if t.Streamed {
 		return nil
 	}
 	var early, old []*block
@@ -89,7 +89,7 @@ func (n *Normalizer) readBlock(t *thread, b wire.Raw) {
 	kind := b.TextAt("type")
 	switch {
 	case kind == "text":
-		t.answer += b.TextAt("text")
+		t.Answer += b.TextAt("text")
 		n.readProse(t, "text", b.TextAt("text"), "")
 	case kind == "thinking":
 		n.readProse(t, "thinking", b.TextAt("thinking"), b.TextAt("signature"))
@@ -148,7 +148,7 @@ func (n *Normalizer) toolBlock(t *thread, b wire.Raw) {
 	if s := t.streamedCall(id); s != nil {
 		s.whole, s.matched = true, true
 	}
-	if !n.toolUse(t, t.message, id, name, input) {
+	if !n.toolUse(t, t.Message, id, name, input) {
 		n.emitRawBlock(t, "assistant/"+b.TextAt("type"), b)
 	}
 }
@@ -171,8 +171,8 @@ func (n *Normalizer) assistantError(t *thread, m wire.Raw, kind string) {
 		Phase: "model", Status: int(integerAt(m, "apiErrorStatus")), ResetsAt: n.limitOver(kind),
 	})
 	if t.main {
-		n.tally.active = true
-		n.tally.failed = kind
+		n.tally.Active = true
+		n.tally.Failed = kind
 	}
 }
 

@@ -84,9 +84,7 @@ func (s *session) restoreRest(last process.Rest) (warnings []*wire.Event) {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	s.Halting, s.asked, s.Ended = x.Halting, x.Asked, s.Ended || x.Over
-	for _, m := range x.Sent {
-		s.sent = append(s.sent, sentMessage{m.UUID, Sent{Source: m.Source, CommandID: m.CommandID}})
-	}
+	s.sent = append(s.sent, x.Sent...)
 	for _, uuid := range x.Waiting {
 		s.waiting[uuid] = true
 	}
@@ -123,10 +121,7 @@ func (s *session) captureState() (x *state, quiet bool) {
 	x = &state{
 		Version: stateVersion, Turn: s.n.turn, Blocks: s.n.blocks,
 		Lines: s.lines, Index: s.Index, InTurn: s.inTurn, Over: s.over, Stopped: s.stopped, Halting: s.Halting, Begun: s.begun, Prompts: s.prompted,
-		Answered: s.answers, Waiting: slices.Sorted(maps.Keys(s.waiting)), Asked: s.asked, Normalizer: s.n.captureState(),
-	}
-	for _, m := range s.sent {
-		x.Sent = append(x.Sent, sentState{UUID: m.uuid, Source: m.Source, CommandID: m.CommandID})
+		Answered: s.answers, Waiting: slices.Sorted(maps.Keys(s.waiting)), Asked: s.asked, Sent: slices.Clone(s.sent), Normalizer: s.n.captureState(),
 	}
 	return x, true
 }

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -636,16 +638,39 @@ func TestStateVersion(t *testing.T) {
 	}
 }
 
+// shapeOf tells the fields of a type as they are stored: sorted, those of embedded structs among them, and without the names of types.
 func shapeOf(typ reflect.Type, indent string) string {
 	switch typ.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Map:
 		return shapeOf(typ.Elem(), indent)
 	case reflect.Struct:
+		fields := map[string]string{}
+		for _, f := range reflect.VisibleFields(typ) {
+			if !f.Anonymous {
+				name, tagged := f.Tag.Lookup("json")
+				if !tagged {
+					name = f.Name
+				}
+				fields[name] = fmt.Sprintf("%s%s %s\n%s", indent, name, kindOf(f.Type), shapeOf(f.Type, indent+"\t"))
+			}
+		}
 		var b strings.Builder
-		for f := range typ.Fields() {
-			fmt.Fprintf(&b, "%s%s %s\n%s", indent, f.Tag.Get("json"), f.Type, shapeOf(f.Type, indent+"\t"))
+		for _, name := range slices.Sorted(maps.Keys(fields)) {
+			b.WriteString(fields[name])
 		}
 		return b.String()
 	}
 	return ""
+}
+
+func kindOf(typ reflect.Type) string {
+	switch typ.Kind() {
+	case reflect.Pointer:
+		return "*" + kindOf(typ.Elem())
+	case reflect.Slice:
+		return "[]" + kindOf(typ.Elem())
+	case reflect.Map:
+		return "map[" + kindOf(typ.Key()) + "]" + kindOf(typ.Elem())
+	}
+	return typ.Kind().String()
 }

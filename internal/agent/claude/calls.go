@@ -77,7 +77,7 @@ func (n *Normalizer) endCall(id string, c *toolCall, p *wire.AgentTool) {
 	}
 	c.done, c.line = true, n.line
 	n.emit(&wire.Event{
-		AgentID: c.thread.agent, Parent: c.thread.parent, Turn: c.turn, CallID: id, Payload: p,
+		AgentID: c.thread.Agent, Parent: c.thread.Parent, Turn: c.turn, CallID: id, Payload: p,
 	})
 	delete(n.denied, id)
 	delete(n.asked, id)

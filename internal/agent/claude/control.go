@@ -45,7 +45,7 @@ func (n *Normalizer) permissionRequired(m, r wire.Raw) bool {
 func (n *Normalizer) emitForCall(id string, p wire.Payload) {
 	e := &wire.Event{CallID: id, Turn: n.turn, Payload: p}
 	if c := n.calls[id]; c != nil {
-		e.Parent, e.AgentID, e.Turn = c.thread.parent, c.thread.agent, c.turn
+		e.Parent, e.AgentID, e.Turn = c.thread.Parent, c.thread.Agent, c.turn
 	}
 	n.emit(e)
 }
@@ -85,7 +85,7 @@ func (n *Normalizer) hookCallback(input wire.Raw) bool {
 	if id := input.TextAt("agent_id"); id != "" {
 		if t = n.agents[id]; t == nil {
 			t = n.threadOf("agent/" + id)
-			t.agent = id
+			t.Agent = id
 		}
 	}
 	id := input.TextAt("tool_use_id")

@@ -55,13 +55,13 @@ func (n *Normalizer) dispatchLine(m wire.Raw, line []byte) {
 	}
 	hash := digestOf(line)
 	switch before, again := n.seen[uuid]; {
-	case again && before.hash == hash:
-	case again && before.known:
+	case again && before.Hash == hash:
+	case again && before.Known:
 		n.emitRaw(m, "the uuid occurs twice")
 	case n.readKnownLine(typ, m):
-		n.seen[uuid] = lineSighting{line: n.line, hash: hash, known: true}
+		n.seen[uuid] = lineSighting{Line: n.line, Hash: hash, Known: true}
 	default:
-		n.seen[uuid] = lineSighting{line: n.line, hash: hash}
+		n.seen[uuid] = lineSighting{Line: n.line, Hash: hash}
 		n.emitRaw(m, "")
 	}
 }

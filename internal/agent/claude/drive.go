@@ -164,10 +164,10 @@ func (s *session) takeLine(p *process.Process, in pipe.Line, yield func(*wire.Ev
 	halted := m.TextAt("type") == "result" && s.haltInterrupted()
 	events := s.Place(s.n.Line(in.At, in.Data))
 	if halted {
-		s.n.tally.outcome = interrupted // even if the turn came to its end: there is more to do
+		s.n.tally.Outcome = interrupted // even if the turn came to its end: there is more to do
 	}
 	if s.stopped && m.TextAt("type") == "result" {
-		s.n.tally.stop = stopHook
+		s.n.tally.Stop = stopHook
 	}
 	s.noteQuestions(events) // before an answer can come
 	if !s.Yield(yield, events...) {
@@ -182,7 +182,7 @@ func (s *session) takeLine(p *process.Process, in pipe.Line, yield func(*wire.Ev
 // interrupted: it has nothing to stop, so that no result follows.
 func (s *session) haltIfWaiting(m wire.Raw) {
 	if m.TextAt("response", "request_id") == interruptID && !s.inTurn && !s.over && s.hasOpenQuestion() && s.haltInterrupted() {
-		s.n.tally.outcome = interrupted
+		s.n.tally.Outcome = interrupted
 	}
 }
 

@@ -35,10 +35,10 @@ func (n *Normalizer) fileChanged(c *toolCall, structured wire.Raw) {
 }
 
 func (n *Normalizer) todosOf(t *thread) *todos {
-	l := n.todos[t.parent]
+	l := n.todos[t.Parent]
 	if l == nil {
 		l = new(todos)
-		n.todos[t.parent] = l
+		n.todos[t.Parent] = l
 	}
 	return l
 }

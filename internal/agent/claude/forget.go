@@ -23,9 +23,9 @@ func (n *Normalizer) forgetPast() {
 		return
 	}
 	n.open = slices.DeleteFunc(n.open, func(id string) bool { return n.calls[id].done })
-	forgetOldest(n.threads, keptThreads, func(t *thread) int { return t.line }, n.isThreadNeeded)
+	forgetOldest(n.threads, keptThreads, func(t *thread) int { return t.Line }, n.isThreadNeeded)
 	for id, t := range n.agents {
-		if n.threads[t.key] != t {
+		if n.threads[t.Key] != t {
 			delete(n.agents, id)
 		}
 	}
@@ -37,19 +37,19 @@ func (n *Normalizer) forgetPast() {
 	forgetOldest(n.calls, keptCalls, func(c *toolCall) int { return c.line }, n.isCallNeeded)
 	current := make(map[string]bool, len(n.threads)) // their usage would be told again
 	for _, t := range n.threads {
-		if t.usage != nil {
-			current[t.usage.id] = true
+		if t.Usage != nil {
+			current[t.Usage.ID] = true
 		}
 	}
 	forgetOldest(n.counted, keptCalls, func(line int) int { return line }, func(message string, _ int) bool { return current[message] })
-	forgetOldest(n.seen, keptLines, func(s lineSighting) int { return s.line }, func(string, lineSighting) bool { return false })
+	forgetOldest(n.seen, keptLines, func(s lineSighting) int { return s.Line }, func(string, lineSighting) bool { return false })
 }
 
 // isThreadNeeded reports whether more of a thread is to come, or something of it is still to be told.
 func (n *Normalizer) isThreadNeeded(key string, t *thread) bool {
 	c := n.calls[key]
-	untold := t.usage != nil && t.usage.known && t.produced && !n.isCounted(t.usage.id)
-	return t.main || n.background[t.agent] || c != nil && !c.done || len(t.blocks) > 0 || untold
+	untold := t.Usage != nil && t.Usage.Known && t.Produced && !n.isCounted(t.Usage.ID)
+	return t.main || n.background[t.Agent] || c != nil && !c.done || len(t.blocks) > 0 || untold
 }
 
 // isCallNeeded reports whether more of a call is to come: its result, the end of its task or words of its sub-agent.

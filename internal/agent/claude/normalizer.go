@@ -83,30 +83,36 @@ type Normalizer struct {
 
 // Sent is a message that was given to the agent; see [Normalizer.Sent].
 type Sent struct {
-	Source    string // prompt or command
-	CommandID string
+	Source    string `json:"source"` // prompt or command
+	CommandID string `json:"commandId"`
 }
 
 // thread is a conversation: the main one, or that of a sub-agent.
 type thread struct {
-	key    string // in [Normalizer.threads]
-	main   bool
-	parent string // the call that started it
-	agent  string // id of the sub-agent, if the stream tells it
-	line   int    // that was its last
+	conversation
 
-	message  string // id of the model's current message
-	model    string
-	blocks   []*block // of the current message that were streamed, in order
-	begun    bool     // the message has had content: its turn has begun
-	produced bool     // the message has had a whole block
-	streamed bool     // the message came with a message_start
-
-	usage   *callUsage // of the current message, until it is final
+	main    bool
+	blocks  []*block // of the current message that were streamed, in order
 	givenUp map[string]*block
-	answer  string // text of the last message with a whole block
-	owner   string // id of that message
-	stop    string // its stop reason, if the line told it
+}
+
+// conversation is what a thread knows besides its open blocks. It is part of [state].
+type conversation struct {
+	Key    string `json:"key"`    // in [Normalizer.threads]
+	Parent string `json:"parent"` // the call that started it
+	Agent  string `json:"agent"`  // id of the sub-agent, if the stream tells it
+	Line   int    `json:"line"`   // that was its last
+
+	Message  string `json:"message"` // id of the model's current message
+	Model    string `json:"model"`
+	Begun    bool   `json:"begun"`    // the message has had content: its turn has begun
+	Produced bool   `json:"produced"` // the message has had a whole block
+	Streamed bool   `json:"streamed"` // the message came with a message_start
+
+	Usage  *callUsage `json:"usage"`  // of the current message, until it is final
+	Answer string     `json:"answer"` // text of the last message with a whole block
+	Owner  string     `json:"owner"`  // id of that message
+	Stop   string     `json:"stop"`   // its stop reason, if the line told it
 }
 
 // block is a content block that is streamed.
@@ -121,13 +127,17 @@ type block struct {
 	matched bool // its assistant line was there
 }
 
-// callUsage is the usage of one model call until it is final.
+// callUsage is the usage of one model call until it is final. It is part of [state].
 type callUsage struct {
-	id, model, stop string
-	known           bool // numbers were read
-	input, output   int64
-	created, read_  *int64
-	hour            int64 // of created, what is kept for an hour
+	ID      string `json:"id"`
+	Model   string `json:"model"`
+	Stop    string `json:"stop"`
+	Known   bool   `json:"known"` // numbers were read
+	Input   int64  `json:"input"`
+	Output  int64  `json:"output"`
+	Hour    int64  `json:"hour"` // of Created, what is kept for an hour
+	Created *int64 `json:"created"`
+	Read    *int64 `json:"read"`
 }
 
 // thinkingTokens is an estimate that precedes a piece of thinking.
@@ -163,10 +173,12 @@ const (
 	interrupted
 )
 
-// tokens adds up token counts.
+// tokens adds up token counts. It is part of [state].
 type tokens struct {
-	input, output int64
-	created, read *int64
+	Input   int64  `json:"input"`
+	Output  int64  `json:"output"`
+	Created *int64 `json:"created"`
+	Read    *int64 `json:"read"`
 }
 
 // NewNormalizer returns a normalizer for one execution.
@@ -241,11 +253,11 @@ func (n *Normalizer) emitMalformed(line []byte, reason string) {
 }
 
 // lineSighting is a line that was there before. Transcripts repeat lines: the same
-// line counts once, another one under the uuid of a line that was understood is passed on.
+// line counts once, another one under the uuid of a line that was understood is passed on. It is part of [state].
 type lineSighting struct {
-	line  int
-	hash  string
-	known bool
+	Line  int    `json:"line"`
+	Hash  string `json:"hash"`
+	Known bool   `json:"known"`
 }
 
 func digestOf(line []byte) string {
@@ -298,7 +310,7 @@ func (n *Normalizer) emitForMain(p wire.Payload) {
 }
 
 func (n *Normalizer) emitForThread(t *thread, p wire.Payload) *wire.Event {
-	e := &wire.Event{AgentID: t.agent, Parent: t.parent, Payload: p}
+	e := &wire.Event{AgentID: t.Agent, Parent: t.Parent, Payload: p}
 	if t.main {
 		e.Turn = n.turn
 	}
@@ -358,29 +370,29 @@ func firstValue(m wire.Raw, keys ...string) wire.Raw {
 }
 
 // tally is what the results of an execution add up to. There may be none, one
-// or several.
+// or several. It is part of [state].
 type tally struct {
-	active bool   // the main thread did something since the last result
-	asked  bool   // the last of it was a message of the user
-	failed string // error type that was already emitted since then
-	cutOff bool   // calls of the last message have no result
+	Active bool   `json:"active"` // the main thread did something since the last result
+	Asked  bool   `json:"asked"`  // the last of it was a message of the user
+	Failed string `json:"failed"` // error type that was already emitted since then
+	CutOff bool   `json:"cutOff"` // calls of the last message have no result
 
-	results    int
-	result     string // of the last one
-	stop       string
-	outcome    outcome
-	structured wire.Raw
-	denials    wire.Raw
+	Results    int      `json:"results"`
+	Result     string   `json:"result"` // of the last one
+	Stop       string   `json:"stop"`
+	Outcome    outcome  `json:"outcome"`
+	Structured wire.Raw `json:"structured"`
+	Denials    wire.Raw `json:"denials"`
 
-	turns      tokens // as the results count the main thread
-	messages   tokens // as its messages do
-	models     map[string]wire.ModelUsage
-	total      map[string]wire.ModelUsage // cumulative, as the last result told
-	cost       float64                    // of this execution
-	costTotal  float64                    // cumulative, as the last result told
-	priced     bool
-	durationMs int64
-	numTurns   int64
+	Turns      tokens                     `json:"turns"`    // as the results count the main thread
+	Messages   tokens                     `json:"messages"` // as its messages do
+	Models     map[string]wire.ModelUsage `json:"models"`
+	Total      map[string]wire.ModelUsage `json:"total"`     // cumulative, as the last result told
+	Cost       float64                    `json:"cost"`      // of this execution
+	CostTotal  float64                    `json:"costTotal"` // cumulative, as the last result told
+	Priced     bool                       `json:"priced"`
+	DurationMs int64                      `json:"durationMs"`
+	NumTurns   int64                      `json:"numTurns"`
 }
 
 // orderedThreads returns the threads, the main one first.
@@ -392,17 +404,17 @@ func (n *Normalizer) orderedThreads() []*thread {
 			}
 			return 1
 		}
-		return cmp.Or(cmp.Compare(a.parent, b.parent), cmp.Compare(a.agent, b.agent))
+		return cmp.Or(cmp.Compare(a.Parent, b.Parent), cmp.Compare(a.Agent, b.Agent))
 	})
 }
 
 func (n *Normalizer) threadOf(key string) *thread {
 	t := n.threads[key]
 	if t == nil {
-		t = &thread{key: key, main: key == n.root, givenUp: make(map[string]*block)}
+		t = &thread{conversation: conversation{Key: key}, main: key == n.root, givenUp: make(map[string]*block)}
 		n.threads[key] = t
 	}
-	t.line = n.line
+	t.Line = n.line
 	return t
 }
 

@@ -15,16 +15,16 @@ func (n *Normalizer) readResult(m wire.Raw) bool {
 	if subtype == "" && !hasValue(m, "is_error") {
 		return false
 	}
-	if n.inits > 0 || n.tally.active {
+	if n.inits > 0 || n.tally.Active {
 		n.bindSession(m)
 	}
 	main := n.threadOf(n.root)
-	if main.produced {
+	if main.Produced {
 		n.settleUsage(main, m.Get("usage"))
 		n.flushUsage(main)
 	}
 	for _, t := range n.orderedThreads() { // the result counts what sub-agents have used so far
-		if t.produced {
+		if t.Produced {
 			n.flushUsage(t)
 		}
 	}
@@ -42,12 +42,12 @@ func (n *Normalizer) readResult(m wire.Raw) bool {
 // cost: totals are cumulative, over the process or over the whole session.
 func (n *Normalizer) countResult(m wire.Raw) (added map[string]wire.ModelUsage, turnCost *float64) {
 	y := &n.tally
-	y.results++
+	y.Results++
 	usage := m.Get("usage")
-	y.turns.add(integerAt(usage, "input_tokens"), integerAt(usage, "output_tokens"),
+	y.Turns.add(integerAt(usage, "input_tokens"), integerAt(usage, "output_tokens"),
 		optInteger(usage, "cache_creation_input_tokens"), optInteger(usage, "cache_read_input_tokens"))
-	y.durationMs += integerAt(m, "duration_ms")
-	y.numTurns += integerAt(m, "num_turns")
+	y.DurationMs += integerAt(m, "duration_ms")
+	y.NumTurns += integerAt(m, "num_turns")
 	total := modelUsage(m.Get("modelUsage"))
 	for model, u := range total {
 		n.learnWindow(model, u.ContextWindow)
@@ -62,27 +62,27 @@ func (n *Normalizer) countResult(m wire.Raw) (added map[string]wire.ModelUsage, 
 		}
 		turnCost = &c
 	} else {
-		added = usageIncrements(y.total, total)
+		added = usageIncrements(y.Total, total)
 	}
 	if x, ok := numberAt(m, "total_cost_usd"); ok {
 		if turnCost == nil {
 			turnCost = new(y.addedCost(x))
 		}
-		y.costTotal, y.priced = x, true
+		y.CostTotal, y.Priced = x, true
 	}
-	y.total = total
-	y.models = accumulateUsage(y.models, added)
-	y.cost += wire.ValueOf(turnCost)
+	y.Total = total
+	y.Models = accumulateUsage(y.Models, added)
+	y.Cost += wire.ValueOf(turnCost)
 	return added, turnCost
 }
 
 // addedCost returns what a total adds to the last one; a total that fell was
 // counted anew.
 func (y *tally) addedCost(total float64) float64 {
-	if total < y.costTotal {
+	if total < y.CostTotal {
 		return total
 	}
-	return total - y.costTotal
+	return total - y.CostTotal
 }
 
 // learnWindow keeps a model's context window, also under the name that its
@@ -121,25 +121,25 @@ func (n *Normalizer) turnEnd(m wire.Raw, subtype string, added map[string]wire.M
 func (n *Normalizer) concludeTurn(m wire.Raw, subtype string, main *thread) {
 	y := &n.tally
 	bad := isTrue(m, "is_error") || subtype != "success"
-	already := y.failed
-	y.active, y.failed = false, ""
-	y.stop = m.TextAt("stop_reason")
-	y.denials = m.Get("permission_denials")
-	if len(y.denials.Items()) == 0 {
-		y.denials = nil
+	already := y.Failed
+	y.Active, y.Failed = false, ""
+	y.Stop = m.TextAt("stop_reason")
+	y.Denials = m.Get("permission_denials")
+	if len(y.Denials.Items()) == 0 {
+		y.Denials = nil
 	}
 	if hasValue(m, "structured_output") {
-		y.structured = m.Get("structured_output")
+		y.Structured = m.Get("structured_output")
 	}
-	answer := main.answer
-	main.owner, main.answer = "", ""
+	answer := main.Answer
+	main.Owner, main.Answer = "", ""
 	if !bad {
-		y.outcome, y.result = succeeded, fullAnswer(m.TextAt("result"), answer)
+		y.Outcome, y.Result = succeeded, fullAnswer(m.TextAt("result"), answer)
 		return
 	}
-	y.outcome = failed
+	y.Outcome = failed
 	if strings.HasPrefix(m.TextAt("terminal_reason"), "aborted") {
-		y.outcome = interrupted
+		y.Outcome = interrupted
 	}
 	if already == "" || subtype != "success" {
 		n.emitForMain(n.resultError(m, subtype))
@@ -164,7 +164,7 @@ func (n *Normalizer) resultError(m wire.Raw, subtype string) *wire.AgentError {
 		Phase: "model", Status: int(integerAt(m, "api_error_status")),
 	}
 	switch {
-	case n.tally.outcome == interrupted:
+	case n.tally.Outcome == interrupted:
 		p.Message, p.Severity = "interrupted", wire.SeverityWarning // its own words are a diagnosis for its makers
 	case subtype == "success" || subtype == "":
 		p.ErrorType = agent.APIErrorType(int(integerAt(m, "api_error_status")), "")
@@ -216,13 +216,13 @@ func (n *Normalizer) Finish(at int64, exit Exit) []*wire.Event {
 // emitConclusion emits the terminal event of a stream.
 func (n *Normalizer) emitConclusion(exit Exit) {
 	switch y := &n.tally; {
-	case y.results == 0 || y.active:
+	case y.Results == 0 || y.Active:
 		n.cutShort(exit)
-	case y.outcome == interrupted && (exit.Signal == "" || exit.Reason != ""): // it may have been slow to exit
-		n.emitForMain(&wire.AgentPaused{Reason: "interrupted", NumTurns: y.numTurns})
-	case y.outcome == interrupted, y.outcome == succeeded && exit.isFailure() && exit.Reason == "":
+	case y.Outcome == interrupted && (exit.Signal == "" || exit.Reason != ""): // it may have been slow to exit
+		n.emitForMain(&wire.AgentPaused{Reason: "interrupted", NumTurns: y.NumTurns})
+	case y.Outcome == interrupted, y.Outcome == succeeded && exit.isFailure() && exit.Reason == "":
 		n.emitFatal(wire.ErrorProcessDied, "the agent "+exit.String(), exit)
-	case y.outcome == succeeded:
+	case y.Outcome == succeeded:
 		n.emitComplete()
 	}
 }
@@ -247,7 +247,7 @@ func (n *Normalizer) closeThreads() {
 func (n *Normalizer) closeCalls() {
 	for _, id := range n.open {
 		if c := n.calls[id]; !c.done {
-			n.tally.cutOff = n.tally.cutOff || c.message == n.threadOf(n.root).owner
+			n.tally.CutOff = n.tally.CutOff || c.message == n.threadOf(n.root).Owner
 			p := &wire.AgentTool{ToolName: c.name, ToolInput: c.input, ToolOutput: wire.Null, Error: wire.CallInterrupted}
 			if n.opt.Format == Stream {
 				p.DurationMs = n.millisSince(c.at)
@@ -260,9 +260,9 @@ func (n *Normalizer) closeCalls() {
 // cutShort reports an execution that ended without its result.
 func (n *Normalizer) cutShort(exit Exit) {
 	switch {
-	case n.tally.failed != "" && !exit.isFailure():
+	case n.tally.Failed != "" && !exit.isFailure():
 		return // the agent said why
-	case n.inits == 0 && !n.tally.active && !exit.Unknown:
+	case n.inits == 0 && !n.tally.Active && !exit.Unknown:
 		n.emitFatal(wire.ErrorStartFailed, "the agent didn't start: it "+exit.String(), exit)
 	case exit.isFailure():
 		n.emitFatal(wire.ErrorProcessDied, "the agent "+exit.String()+" before its result", exit)
@@ -284,11 +284,11 @@ func (n *Normalizer) emitFatal(kind, message string, exit Exit) {
 func (n *Normalizer) emitComplete() {
 	y := &n.tally
 	p := &wire.AgentComplete{
-		Result: y.result, StructuredOutput: y.structured, Usage: y.turns.largerOfEach(y.messages), ModelUsage: y.models,
-		DurationMs: y.durationMs, NumTurns: y.numTurns, StopReason: y.stop, Denials: y.denials,
+		Result: y.Result, StructuredOutput: y.Structured, Usage: y.Turns.largerOfEach(y.Messages), ModelUsage: y.Models,
+		DurationMs: y.DurationMs, NumTurns: y.NumTurns, StopReason: y.Stop, Denials: y.Denials,
 	}
-	if y.priced {
-		p.TotalCostUsd = &y.cost
+	if y.Priced {
+		p.TotalCostUsd = &y.Cost
 	}
 	n.emitForMain(p)
 }

@@ -53,7 +53,8 @@ type session struct {
 }
 
 type sentMessage struct {
-	uuid string
+	UUID string `json:"uuid"`
+
 	Sent
 }
 
@@ -349,7 +350,7 @@ func (s *session) tellNormalizer() {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	for _, m := range s.sent {
-		s.n.Sent(m.uuid, m.Sent)
+		s.n.Sent(m.UUID, m.Sent)
 	}
 	s.sent = nil
 }

@@ -22,9 +22,9 @@ func (n *Normalizer) threadOfLine(m wire.Raw) *thread {
 		}
 	}
 	t := n.threadOf(key)
-	t.parent = cmp.Or(t.parent, parent)
+	t.Parent = cmp.Or(t.Parent, parent)
 	if key != "" && id != "" {
-		t.agent = id
+		t.Agent = id
 	}
 	return t
 }
@@ -58,27 +58,27 @@ func (n *Normalizer) messageStart(t *thread, message wire.Raw) bool {
 		return false
 	}
 	if t.main {
-		n.tally.active = true
+		n.tally.Active = true
 	}
 	n.newMessage(t, id, message.TextAt("model"))
-	t.streamed = true
-	t.usage.takeNumbers(message.Get("usage"))
+	t.Streamed = true
+	t.Usage.takeNumbers(message.Get("usage"))
 	return true
 }
 
 // newMessage ends the thread's current message and begins another.
 func (n *Normalizer) newMessage(t *thread, id, model string) {
 	n.endMessage(t)
-	reused := t.main && n.turn > 0 && t.begun && !t.produced
-	t.message, t.model, t.blocks = id, model, nil
-	t.begun, t.produced, t.streamed = reused, false, false
-	t.usage = &callUsage{id: id, model: model}
+	reused := t.main && n.turn > 0 && t.Begun && !t.Produced
+	t.Message, t.Model, t.blocks = id, model, nil
+	t.Begun, t.Produced, t.Streamed = reused, false, false
+	t.Usage = &callUsage{ID: id, Model: model}
 }
 
 // endMessage closes the thread's current message: its usage is final, and what
 // was streamed without becoming a block was given up.
 func (n *Normalizer) endMessage(t *thread) {
-	if t.usage != nil && t.produced {
+	if t.Usage != nil && t.Produced {
 		n.flushUsage(t)
 	}
 	for _, b := range t.blocks {
@@ -92,22 +92,22 @@ func (n *Normalizer) endMessage(t *thread) {
 // turnStart begins a turn with the first content of a message, so that a stream
 // which breaks before any content isn't one.
 func (n *Normalizer) turnStart(t *thread) {
-	if t.begun {
+	if t.Begun {
 		return
 	}
-	t.begun = true
+	t.Begun = true
 	if !t.main {
 		return
 	}
 	n.turn++
-	n.emitForMain(&wire.TurnStart{Model: t.model})
+	n.emitForMain(&wire.TurnStart{Model: t.Model})
 }
 
 func (n *Normalizer) blockStart(t *thread, event wire.Raw) bool {
 	content := event.Get("content_block")
 	index := int(integerAt(event, "index"))
-	if !t.streamed && slices.ContainsFunc(t.blocks, func(b *block) bool { return b.index == index }) {
-		n.newMessage(t, "", t.model) // without a message_start
+	if !t.Streamed && slices.ContainsFunc(t.blocks, func(b *block) bool { return b.index == index }) {
+		n.newMessage(t, "", t.Model) // without a message_start
 	}
 	n.turnStart(t)
 	b := &block{index: index, kind: content.TextAt("type"), call: content}
@@ -200,17 +200,17 @@ func (n *Normalizer) assembleCall(t *thread, b *block) {
 		return // the assistant line has it, or it was given up
 	}
 	b.whole = true
-	n.toolUse(t, t.message, b.call.TextAt("id"), b.call.TextAt("name"), input)
+	n.toolUse(t, t.Message, b.call.TextAt("id"), b.call.TextAt("name"), input)
 }
 
 func (n *Normalizer) messageDelta(t *thread, event wire.Raw) {
-	if t.usage == nil {
+	if t.Usage == nil {
 		return
 	}
-	t.usage.takeNumbers(event.Get("usage"))
-	t.usage.stop = event.TextAt("delta", "stop_reason")
-	if t.begun && t.message != "" {
-		t.produced = true
+	t.Usage.takeNumbers(event.Get("usage"))
+	t.Usage.Stop = event.TextAt("delta", "stop_reason")
+	if t.Begun && t.Message != "" {
+		t.Produced = true
 		n.flushUsage(t)
 	}
 }

@@ -174,6 +174,6 @@ func (n *Normalizer) noteAgent(id, kind, call string) {
 		return
 	}
 	t := n.threadOf(call)
-	t.parent, t.agent = call, id
+	t.Parent, t.Agent = call, id
 	n.agents[id] = t
 }

@@ -27,8 +27,8 @@ func (n *Normalizer) costState(m wire.Raw) {
 	if !ok {
 		return
 	}
-	n.tally.models = modelUsage(m.Get("modelUsage"))
-	n.tally.cost, n.tally.priced = x, true
+	n.tally.Models = modelUsage(m.Get("modelUsage"))
+	n.tally.Cost, n.tally.Priced = x, true
 }
 
 // Rest returns the usage of messages that a transcript doesn't say to be over, as older versions don't, and to which nothing
@@ -36,7 +36,7 @@ func (n *Normalizer) costState(m wire.Raw) {
 func (n *Normalizer) Rest() []*wire.Event {
 	n.out = nil
 	for _, t := range n.orderedThreads() {
-		if t.produced {
+		if t.Produced {
 			n.flushUsage(t)
 		}
 	}
@@ -47,15 +47,15 @@ func (n *Normalizer) Rest() []*wire.Event {
 // has no results: the last message of the main thread tells.
 func (n *Normalizer) endTranscript() {
 	main := n.threadOf(n.root)
-	unfinished := main.stop == "tool_use" || n.tally.asked || n.tally.cutOff
+	unfinished := main.Stop == "tool_use" || n.tally.Asked || n.tally.CutOff
 	switch {
-	case n.tally.failed != "": // the agent said why
-	case main.owner == "" && !n.local || unfinished: // a local command alone has no answer
+	case n.tally.Failed != "": // the agent said why
+	case main.Owner == "" && !n.local || unfinished: // a local command alone has no answer
 		n.emitFatal(wire.ErrorMissingResult, "the transcript ends before the agent's answer", Exit{Unknown: true})
 	default:
 		y := &n.tally
-		y.result, y.stop = main.answer, main.stop
-		y.durationMs, y.numTurns = max(0, n.at-n.first), int64(n.turn)
+		y.Result, y.Stop = main.Answer, main.Stop
+		y.DurationMs, y.NumTurns = max(0, n.at-n.first), int64(n.turn)
 		n.emitComplete()
 	}
 }

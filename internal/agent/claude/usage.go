@@ -12,45 +12,45 @@ func (u *callUsage) takeNumbers(r wire.Raw) {
 	if !hasValue(r, "input_tokens") && !hasValue(r, "output_tokens") {
 		return
 	}
-	u.known = true
+	u.Known = true
 	if hasValue(r, "input_tokens") {
-		u.input = integerAt(r, "input_tokens")
+		u.Input = integerAt(r, "input_tokens")
 	}
 	if hasValue(r, "output_tokens") {
-		u.output = integerAt(r, "output_tokens")
+		u.Output = integerAt(r, "output_tokens")
 	}
 	if v := optInteger(r, "cache_creation_input_tokens"); v != nil {
-		u.created = v
+		u.Created = v
 	}
 	if v := optInteger(r, "cache_read_input_tokens"); v != nil {
-		u.read_ = v
+		u.Read = v
 	}
 	if kept := r.Get("cache_creation"); hasValue(kept, "ephemeral_1h_input_tokens") {
-		u.hour = integerAt(kept, "ephemeral_1h_input_tokens")
+		u.Hour = integerAt(kept, "ephemeral_1h_input_tokens")
 	}
 }
 
 // flushUsage emits the usage of the thread's current message, once.
 func (n *Normalizer) flushUsage(t *thread) {
-	u := t.usage
-	if u == nil || !u.known || u.id == "" || n.isCounted(u.id) {
+	u := t.Usage
+	if u == nil || !u.Known || u.ID == "" || n.isCounted(u.ID) {
 		return
 	}
-	n.counted[u.id] = n.line
+	n.counted[u.ID] = n.line
 	p := &wire.Usage{
-		MessageID: u.id, Model: u.model, InputTokens: u.input, OutputTokens: u.output,
-		CacheCreationInputTokens: u.created, CacheReadInputTokens: u.read_,
-		ContextTokens: u.input + wire.ValueOf(u.created) + wire.ValueOf(u.read_),
-		ContextWindow: n.windowOf(t, u.model), StopReason: u.stop,
+		MessageID: u.ID, Model: u.Model, InputTokens: u.Input, OutputTokens: u.Output,
+		CacheCreationInputTokens: u.Created, CacheReadInputTokens: u.Read,
+		ContextTokens: u.Input + wire.ValueOf(u.Created) + wire.ValueOf(u.Read),
+		ContextWindow: n.windowOf(t, u.Model), StopReason: u.Stop,
 	}
 	if n.opt.PriceOf != nil {
-		if price, known := n.opt.PriceOf(strings.TrimSuffix(u.model, longContext)); known {
-			p.CostUsd, p.CostSource = new(price.Of(*p, u.hour)), price.Source
+		if price, known := n.opt.PriceOf(strings.TrimSuffix(u.Model, longContext)); known {
+			p.CostUsd, p.CostSource = new(price.Of(*p, u.Hour)), price.Source
 		}
 	}
 	n.emitForThread(t, p)
 	if t.main {
-		n.tally.messages.add(u.input, u.output, u.created, u.read_)
+		n.tally.Messages.add(u.Input, u.Output, u.Created, u.Read)
 	}
 }
 
@@ -64,13 +64,13 @@ func (n *Normalizer) isCounted(message string) bool {
 // no message has told: a stream without partial messages has each message's usage
 // as of its start.
 func (n *Normalizer) settleUsage(t *thread, result wire.Raw) {
-	u := t.usage
-	if u == nil || !u.known || n.isCounted(u.id) {
+	u := t.Usage
+	if u == nil || !u.Known || n.isCounted(u.ID) {
 		return
 	}
-	want := n.tally.turns.output + integerAt(result, "output_tokens")
-	if missing := want - n.tally.messages.output - u.output; missing > 0 {
-		u.output += missing
+	want := n.tally.Turns.Output + integerAt(result, "output_tokens")
+	if missing := want - n.tally.Messages.Output - u.Output; missing > 0 {
+		u.Output += missing
 	}
 }
 
@@ -90,9 +90,9 @@ func (n *Normalizer) windowOf(t *thread, model string) int64 {
 const longContext = "[1m]"
 
 func (t *tokens) add(input, output int64, created, read *int64) {
-	t.input += input
-	t.output += output
-	t.created, t.read = addOptional(t.created, created), addOptional(t.read, read)
+	t.Input += input
+	t.Output += output
+	t.Created, t.Read = addOptional(t.Created, created), addOptional(t.Read, read)
 }
 
 func addOptional(a, b *int64) *int64 {
@@ -105,10 +105,10 @@ func addOptional(a, b *int64) *int64 {
 // largerOfEach returns the larger of each number.
 func (t tokens) largerOfEach(o tokens) wire.TokenUsage {
 	return wire.TokenUsage{
-		InputTokens:              max(t.input, o.input),
-		OutputTokens:             max(t.output, o.output),
-		CacheCreationInputTokens: largerOf(t.created, o.created),
-		CacheReadInputTokens:     largerOf(t.read, o.read),
+		InputTokens:              max(t.Input, o.Input),
+		OutputTokens:             max(t.Output, o.Output),
+		CacheCreationInputTokens: largerOf(t.Created, o.Created),
+		CacheReadInputTokens:     largerOf(t.Read, o.Read),
 	}
 }
 

@@ -51,7 +51,7 @@ func (n *Normalizer) userMessage(t *thread, m wire.Raw, content string) {
 	}
 	n.local = n.local || t.main && strings.HasPrefix(content, localCommand)
 	if t.main && sent.Source != "synthetic" {
-		n.tally.active, n.tally.asked, n.tally.failed = true, true, ""
+		n.tally.Active, n.tally.Asked, n.tally.Failed = true, true, ""
 	}
 	if strings.HasPrefix(content, taskNotification) && n.notified > 0 {
 		n.notified-- // the report came within a turn
@@ -97,13 +97,13 @@ func hasAnyPrefix(s string, prefixes ...string) bool {
 // adoptThread finds the call that started a sub-agent with messages in the
 // transcript of the main thread: it has the sub-agent's first message as its prompt, and is no other sub-agent's.
 func (n *Normalizer) adoptThread(t *thread, blocks []wire.Raw) {
-	if t.main || t.parent != "" || len(blocks) == 0 {
+	if t.main || t.Parent != "" || len(blocks) == 0 {
 		return
 	}
 	prompt := blocks[0].TextAt("text")
 	for _, id := range n.open {
 		if c := n.calls[id]; !c.done && !c.adopted && prompt != "" && c.input.TextAt("prompt") == prompt {
-			t.parent, c.adopted = id, t.agent != "" // older versions don't tell their sub-agents apart
+			t.Parent, c.adopted = id, t.Agent != "" // older versions don't tell their sub-agents apart
 			return
 		}
 	}
