@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder"
 )
 
 // BenchmarkAnswers asks a store of 10 000 runs, of which all go on, one in ten or none.
@@ -80,5 +81,57 @@ func BenchmarkAnswers(b *testing.B) {
 				b.ReportMetric(float64((used(b)-began).Microseconds())/1000/float64(n), "cpu-ms/op")
 			})
 		}
+	}
+}
+
+// BenchmarkFirstAnswers asks a store that was just opened, of 10 000 runs, of which one in ten goes on.
+func BenchmarkFirstAnswers(b *testing.B) {
+	p := newTape(b)
+	for i := range 10_000 {
+		run := fmt.Sprint("r", i)
+		exec := p.start(run, "coder", nil)
+		p.add(run, "coder", exec, &wire.AgentText{Content: "Half of it is done."})
+		p.add(run, "coder", exec, &wire.Usage{MessageID: "m", InputTokens: 10, OutputTokens: 5})
+		if i%10 > 0 {
+			p.add(run, "coder", exec, &wire.AgentComplete{Result: "done"})
+			p.add(run, wire.RunNode, "", &wire.FlowComplete{FlowName: "review", Status: wire.FlowStatusComplete})
+		}
+	}
+	filled := openStore(b)
+	p.store(filled, 4096)
+	path, now := filled.Archive.Path, time.UnixMilli(p.clock)
+	closed(b, filled)
+	for name, ask := range map[string]func(*recorder.Store) error{
+		"top": func(s *recorder.Store) error {
+			_, err := s.Answers.Top(b.Context(), wire.TopRequest{}, now, 1<<20)
+			return err
+		},
+		"fleet": func(s *recorder.Store) error {
+			_, err := s.Answers.Fleet(b.Context(), wire.FleetRequest{}, now, 1<<20)
+			return err
+		},
+		"stats": func(s *recorder.Store) error {
+			_, err := s.Answers.Stats(b.Context(), wire.StatsRequest{}, now)
+			return err
+		},
+		"approvals": func(s *recorder.Store) error {
+			_, err := s.Answers.Approvals(b.Context(), wire.ApprovalsRequest{}, now, 1<<20)
+			return err
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			var took time.Duration
+			for b.Loop() {
+				s := openAt(b, path)
+				s.Answers.HoldLive(1000)
+				began := used(b)
+				if err := ask(s); err != nil {
+					b.Fatal(err)
+				}
+				took += used(b) - began
+				closed(b, s)
+			}
+			b.ReportMetric(float64(took.Microseconds())/1000/float64(b.N), "cpu-ms/op")
+		})
 	}
 }

@@ -56,8 +56,21 @@ func (w *writer) foldEvent(r *runRow, e *eventlog.Entry, whole *wire.Event) erro
 	if states.Apply(r.state, wire.Position{Incarnation: w.batch.Incarnation, Seq: e.Pos}, e.Event, whole) != nil {
 		r.Refused++
 		w.report.Refused++
+		return nil
+	}
+	if r.state.EventCount%frameEvery == 0 {
+		return w.keepFrame(r)
 	}
 	return nil
+}
+
+// keepFrame keeps the state of a run for good, from which later questions about that time fold on.
+func (w *writer) keepFrame(r *runRow) error {
+	data, err := wire.Marshal(r.state)
+	if err != nil {
+		return err
+	}
+	return w.putRow(addFrame, &table.Keyframe{Run: r.ID, Pos: r.state.Position.Seq, Data: w.x.Codec.Enc.EncodeAll(data, nil)})
 }
 
 // loadState finds the state of a run as of a position.
@@ -107,11 +120,6 @@ func (w *writer) keepFold(r *runRow) error {
 	data, err := wire.Marshal(r.state)
 	if err != nil {
 		return err
-	}
-	if r.state.EventCount/frameEvery != f.saved/frameEvery {
-		if err := w.putRow(addFrame, &table.Keyframe{Run: r.ID, Pos: r.state.Position.Seq, Data: w.x.Codec.Enc.EncodeAll(data, nil)}); err != nil {
-			return err
-		}
 	}
 	f.saved = r.state.EventCount
 	delete(w.x.folds.passed, r.ID)

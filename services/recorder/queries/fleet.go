@@ -339,7 +339,9 @@ func byUrgency(a, b *fleetFigure) int {
 }
 
 // lastActive is when the run, or an agent of it, last did anything that is told.
-func (f *fleetFigure) lastActive() int64 { return max(f.run.StartedAt, f.run.LastActivityAt, f.run.EndedAt) }
+func (f *fleetFigure) lastActive() int64 {
+	return max(f.run.StartedAt, f.run.LastActivityAt, f.run.EndedAt)
+}
 
 func urgencyOf(state string) int {
 	return slices.Index([]string{stateWaiting, stateFailed, statePaused, stateActive, stateIdle, stateAborted, stateComplete, stateSkipped}, state)

@@ -94,7 +94,7 @@ func (s *DB) View(ctx context.Context) (*Tx, error) {
 	for broken := 0; ; broken++ {
 		t, err := s.Reader.BeginTx(ctx, &sql.TxOptions{ReadOnly: true, Isolation: s.D.snapshot})
 		if err == nil {
-			return &Tx{t, s.D}, nil
+			return &Tx{Tx: t, D: s.D}, nil
 		}
 		if broken == Readers || !Away(err) || ctx.Err() != nil {
 			return nil, err
@@ -110,7 +110,7 @@ func (s *DB) Begin(ctx context.Context) (*Tx, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Tx{begun, s.D}, nil
+	return &Tx{Tx: begun, D: s.D}, nil
 }
 
 // Lock keeps other writers out until the transaction ends.
@@ -183,6 +183,7 @@ type Dialect struct {
 	snapshot  sql.IsolationLevel       // of a view: all its answers are of one moment
 	lock      string                   // keeps other recorders out until the transaction ends; "": there can be no other
 	migrating string                   // the same while a recorder looks whether there are tables
+	Prepares  bool                     // a question that is asked again should be prepared: the driver does it anew each time
 	Interrupt bool                     // a statement may have to be given up when the context ends, since it waits for a network
 }
 
@@ -199,12 +200,42 @@ func (d *Dialect) DeletesByNode() []string {
 type Tx struct {
 	*sql.Tx
 
-	D *Dialect
+	D     *Dialect
+	asked map[string]*sql.Stmt // questions so far; nil: it was asked once
 }
 
 // Row asks for a single row.
 func (t *Tx) Row(ctx context.Context, text string, args ...any) *sql.Row {
+	if s := t.statementOf(ctx, text); s != nil {
+		return s.QueryRowContext(ctx, args...)
+	}
 	return t.QueryRowContext(ctx, t.D.Bind(text), args...)
+}
+
+// query asks for rows.
+func (t *Tx) query(ctx context.Context, text string, args []any) (*sql.Rows, error) {
+	if s := t.statementOf(ctx, text); s != nil {
+		return s.QueryContext(ctx, args...)
+	}
+	return t.QueryContext(ctx, t.D.Bind(text), args...)
+}
+
+// statementOf returns the statement of a question that the transaction asks again, prepared for good: SQLite takes longer
+// to prepare most of them than to answer. nil: it is the first time, the driver keeps statements itself, or it can't be
+// prepared, which is told by asking it.
+func (t *Tx) statementOf(ctx context.Context, text string) *sql.Stmt {
+	if !t.D.Prepares {
+		return nil
+	}
+	s, again := t.asked[text]
+	if s == nil && again {
+		s, _ = t.PrepareContext(ctx, text) // the transaction closes it
+	}
+	if t.asked == nil {
+		t.asked = map[string]*sql.Stmt{}
+	}
+	t.asked[text] = s
+	return s
 }
 
 // Do runs a statement.
@@ -240,7 +271,7 @@ func (t *Tx) Each(ctx context.Context, text string, args []any, fields ...any) i
 // Rows yields the rows that a query selects. An error ends it.
 func (t *Tx) Rows(ctx context.Context, text string, args ...any) iter.Seq2[*sql.Rows, error] {
 	return func(yield func(*sql.Rows, error) bool) {
-		rows, err := t.QueryContext(ctx, t.D.Bind(text), args...)
+		rows, err := t.query(ctx, text, args)
 		if err != nil {
 			yield(nil, err)
 			return

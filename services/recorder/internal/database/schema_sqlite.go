@@ -24,6 +24,7 @@ func sqliteDialect() *Dialect {
 		Unindexed: " NOT INDEXED",
 		Inserts:   "INSERT OR FAIL", // which needs no journal to undo its first rows
 		Lags:      true,
+		Prepares:  true,
 		Integrity: "PRAGMA integrity_check",
 		Size:      "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size",
 		Labels:    "json_group_object(key, value)",
