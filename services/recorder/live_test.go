@@ -284,6 +284,16 @@ func TestLiveBesideAnotherRecorder(t *testing.T) {
 		}
 		same(t, fmt.Sprint("after batch ", i), one, two, now)
 	}
+	if _, err := two.Retention.Delete(t.Context(), wire.DeleteRequest{Run: "r1", Now: true}, time.Hour, now); err != nil {
+		t.Fatal(err)
+	}
+	for more := true; more; {
+		var err error
+		if _, more, err = two.Retention.Remove(t.Context(), now.Add(time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	same(t, "behind a removal", one, two, now)
 }
 
 // Colours in an output part no words and join none to their codes.

@@ -83,18 +83,28 @@ func askArchive[R any](ctx context.Context, a *Answers, what string, ask func(*a
 }
 
 // askAll is [askArchive] for questions about all runs that a filter selects, which ask gets in the order of their first events.
-func askAll[R any](ctx context.Context, a *Answers, what string, q wire.RunsRequest, now time.Time, ask func(*archive.Tx, []*rollRun) (R, error)) (r R, err error) {
-	all, err := a.allRuns(ctx) // before the view, which has all of them then
-	if err != nil {
-		return r, request.Wrap(what, err)
-	}
-	return askArchive(ctx, a, what, func(t *archive.Tx) (R, error) {
-		runs, err := wantedRuns(ctx, t, all, q, now)
+func askAll[R any](ctx context.Context, a *Answers, what string, q wire.RunsRequest, now time.Time, ask func(*archive.Tx, []*rollRun) (R, error)) (R, error) {
+	for tries := 2; ; tries-- {
+		all, err := a.allRuns(ctx) // before the view, which has all of them then
 		if err != nil {
+			return *new(R), request.Wrap(what, err)
+		}
+		removed := false
+		r, err := askArchive(ctx, a, what, func(t *archive.Tx) (r R, err error) {
+			if removed, err = lacksAny(ctx, t, all); err != nil || removed && tries > 0 {
+				return r, err
+			}
+			runs, err := wantedRuns(ctx, t, all, q, now)
+			if err != nil {
+				return r, err
+			}
+			return ask(t, runs)
+		})
+		if err != nil || !removed || tries == 0 {
 			return r, err
 		}
-		return ask(t, runs)
-	})
+		a.roll.drop("")
+	}
 }
 
 // Holding reports whether runs are held in memory, so that [Answers.Changed] has to be

@@ -146,8 +146,22 @@ func readRoll(ctx context.Context, t *archive.Tx, list []*rollRun, where string,
 	return list, nil
 }
 
+// lacksAny reports whether a store lacks some of all runs: another recorder of the same store doesn't tell what it removes.
+func lacksAny(ctx context.Context, t *archive.Tx, all []*rollRun) (bool, error) {
+	if len(all) == 0 {
+		return false, nil
+	}
+	var n int
+	err := t.Row(ctx, `SELECT count(*) FROM runs WHERE first_pos <= ?1`, all[len(all)-1].first).Scan(&n)
+	return n != len(all), err
+}
+
 // wantedRuns leaves of all runs those that a filter selects, which has none that are deleted.
 func wantedRuns(ctx context.Context, t *archive.Tx, all []*rollRun, q wire.RunsRequest, now time.Time) ([]*rollRun, error) {
+	where, args, err := runsFilter(q, now)
+	if err != nil {
+		return nil, err
+	}
 	if q.Label == "" && q.Flow == "" && len(q.Status) == 0 {
 		deleted := map[string]bool{}
 		var run string
@@ -158,10 +172,6 @@ func wantedRuns(ctx context.Context, t *archive.Tx, all []*rollRun, q wire.RunsR
 			deleted[run] = true
 		}
 		return slices.DeleteFunc(all, func(r *rollRun) bool { return r.Run == wire.NoRun || deleted[r.Run] }), nil
-	}
-	where, args, err := runsFilter(q, now)
-	if err != nil {
-		return nil, err
 	}
 	wanted := map[int64]bool{}
 	var id int64
