@@ -147,7 +147,7 @@ func (d decoder) decodeScalar(v *Value, to reflect.Value, path string) {
 		word = "a whole number"
 	case reflect.Float64:
 		var x float64
-		if x, fits = v.asNumber(); fits {
+		if x, fits = v.AsNumber(); fits {
 			to.SetFloat(x)
 		}
 		word = "a number"

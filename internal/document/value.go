@@ -141,7 +141,8 @@ func (t *Value) AsInteger() (int64, bool) {
 	return 0, false
 }
 
-func (t *Value) asNumber() (float64, bool) {
+// AsNumber returns the value if it is a number.
+func (t *Value) AsNumber() (float64, bool) {
 	switch v := t.Scalar.(type) {
 	case int64:
 		return float64(v), true

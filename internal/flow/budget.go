@@ -26,22 +26,7 @@ func (r *flowReader) readBudget(o *fields) *Budget {
 
 // takeDollars reads a positive amount.
 func (r *flowReader) takeDollars(o *fields, name string) float64 {
-	t := o.takeField(name)
-	if t == nil {
-		return 0
-	}
-	var usd float64
-	switch v := t.Scalar.(type) {
-	case int64:
-		usd = float64(v)
-	case float64:
-		usd = v
-	}
-	if t.Kind != document.Scalar || !(usd > 0 && usd <= wire.MaxCostUsd) {
-		r.Add(t.At, o.fieldName(name), "must be a positive number of US dollars, not %s", t.KindName())
-		return 0
-	}
-	return usd
+	return r.takeNumber(o, name, "must be a positive number of US dollars", func(usd float64) bool { return usd > 0 && usd <= wire.MaxCostUsd })
 }
 
 // isSpent reports whether the run has spent its budget, or one that it shares is spent.

@@ -228,22 +228,21 @@ const maxFactor = 100
 
 // takeFactor reads how much longer each wait is than the one before.
 func (r *flowReader) takeFactor(o *fields, name string) float64 {
+	return r.takeNumber(o, name, fmt.Sprintf("must be a number from 1 to %d", maxFactor), func(x float64) bool { return x >= 1 && x <= maxFactor })
+}
+
+// takeNumber reads a number for which fits is true; want says which these are.
+func (r *flowReader) takeNumber(o *fields, name, want string, fits func(float64) bool) float64 {
 	t := o.takeField(name)
 	if t == nil {
 		return 0
 	}
-	var factor float64
-	switch v := t.Scalar.(type) {
-	case int64:
-		factor = float64(v)
-	case float64:
-		factor = v
-	}
-	if t.Kind != document.Scalar || !(factor >= 1 && factor <= maxFactor) {
-		r.Add(t.At, o.fieldName(name), "must be a number from 1 to %d, not %s", maxFactor, t.KindName())
+	x, ok := t.AsNumber()
+	if t.Kind != document.Scalar || !ok || !fits(x) {
+		r.Add(t.At, o.fieldName(name), "%s, not %s", want, t.KindName())
 		return 0
 	}
-	return factor
+	return x
 }
 
 // minMemory is the least bound of memory: with less no program begins.
