@@ -19,28 +19,7 @@ import (
 // agents, or that of one behind the id of a node and a dot. A value that is JSON counts
 // as such.
 func parseOverrides(sets, nodes []string) (wire.Raw, error) {
-	if len(sets) == 0 {
-		return nil, nil
-	}
-	all := map[string]any{}
-	for _, set := range sets {
-		key, text, ok := cutPair(set)
-		if !ok {
-			return nil, usageError("--set model=opus, or --set NODE.model=opus", "--set: %q has no key and value", set)
-		}
-		value, err := wire.RawFromJSON([]byte(text))
-		if err != nil {
-			value = wire.RawString(text)
-		}
-		path, err := overridePath(key, nodes)
-		if err != nil {
-			return nil, err
-		}
-		if err := putField(all, path, value); err != nil {
-			return nil, usageError("", "--set %s: %w", set, err)
-		}
-	}
-	return wire.Marshal(all)
+	return objectOf(sets, "--set model=opus, or --set NODE.model=opus", func(key string) ([]string, error) { return overridePath(key, nodes) })
 }
 
 // overridePath splits the key of an override. Ids of nodes may have dots: the

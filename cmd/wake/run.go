@@ -148,24 +148,34 @@ func (a *app) readInput(input string) (wire.Raw, error) {
 
 // parseSets makes an object of "a.b=value" pairs.
 func parseSets(sets []string) (wire.Raw, error) {
+	return objectOf(sets, "--set key=value", func(key string) ([]string, error) { return strings.Split(key, "."), nil })
+}
+
+// objectOf makes an object of "key=value" pairs, nil of none; pathOf says where the value of a key stands. A value that is JSON
+// counts as such.
+func objectOf(sets []string, hint string, pathOf func(key string) ([]string, error)) (wire.Raw, error) {
 	if len(sets) == 0 {
 		return nil, nil
 	}
-	state := map[string]any{}
+	all := map[string]any{}
 	for _, set := range sets {
-		path, text, ok := cutPair(set)
+		key, text, ok := cutPair(set)
 		if !ok {
-			return nil, usageError("--set key=value", "--set: %q has no key and value", set)
+			return nil, usageError(hint, "--set: %q has no key and value", set)
+		}
+		path, err := pathOf(key)
+		if err != nil {
+			return nil, err
 		}
 		value, err := wire.RawFromJSON([]byte(text))
 		if err != nil {
 			value = wire.RawString(text)
 		}
-		if err := putField(state, strings.Split(path, "."), value); err != nil {
+		if err := putField(all, path, value); err != nil {
 			return nil, usageError("", "--set %s: %w", set, err)
 		}
 	}
-	return wire.Marshal(state)
+	return wire.Marshal(all)
 }
 
 // putField sets a field of an object, making the objects that lead to it.
