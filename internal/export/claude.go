@@ -19,7 +19,6 @@ type Conversation struct {
 	Node    string
 	Session string
 	Cwd     string // folder that the session belongs to, if the agent said it
-	Turns   int
 
 	sessions map[string]bool // that lead to Session
 	hidden   truncations
@@ -70,8 +69,6 @@ func (c *Conversation) noteEvent(e *wire.Event) {
 		c.sessions[p.NewSession], c.Session = true, p.NewSession
 	case *wire.AgentInit:
 		c.Cwd = cmp.Or(p.Cwd, c.Cwd)
-	case *wire.TurnStart:
-		c.Turns++
 	case *wire.LogTruncated:
 		c.hidden = append(c.hidden, truncation{p.AtSeq, e.Seq})
 	}
@@ -85,14 +82,8 @@ func (c *Conversation) noteEvent(e *wire.Event) {
 func Claude(w io.Writer, run Run, events Events, c Conversation) (Result, error) {
 	r := Result{RunID: run.ID, Session: c.Session, Cwd: c.Cwd}
 	s := &sessionWriter{out: bufio.NewWriter(w), run: run.ID, c: c, result: &r}
-	err := c.eachShown(&r, events, s.handleEvent)
-	if err == nil {
-		err = s.flushTurn()
-	}
-	if err != nil {
-		return r, err
-	}
-	return r, s.out.Flush()
+	err := c.writeShown(&r, events, s.handleEvent, s.flushTurn, s.out)
+	return r, err
 }
 
 // sessionWriter is a session file under way. It holds one turn of the agent: what a

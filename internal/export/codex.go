@@ -19,14 +19,8 @@ import (
 func Codex(w io.Writer, run Run, events Events, c Conversation) (Result, error) {
 	r := Result{RunID: run.ID, Session: codexSession(run.ID, c), Cwd: c.Cwd}
 	s := &codexThread{out: bufio.NewWriter(w), c: c, result: &r, open: map[string]bool{}}
-	err := c.eachShown(&r, events, s.takeEvent)
-	if err == nil {
-		err = s.finish()
-	}
-	if err != nil {
-		return r, err
-	}
-	return r, s.out.Flush()
+	err := c.writeShown(&r, events, s.takeEvent, s.finish, s.out)
+	return r, err
 }
 
 // CodexFile is where Codex looks for the file of a session, below its home, if it was begun at a time.

@@ -16,6 +16,7 @@
 package export
 
 import (
+	"bufio"
 	"cmp"
 	"crypto/sha256"
 	"encoding/json"
@@ -131,6 +132,17 @@ func (c Conversation) eachShown(r *Result, events Events, f func(*wire.Event) er
 		}
 		return f(e.Event)
 	})
+}
+
+// writeShown writes what readers see of the node's own agent by take, and what is left at its end by finish, to out.
+func (c Conversation) writeShown(r *Result, events Events, take func(*wire.Event) error, finish func() error, out *bufio.Writer) error {
+	if err := c.eachShown(r, events, take); err != nil {
+		return err
+	}
+	if err := finish(); err != nil {
+		return err
+	}
+	return out.Flush()
 }
 
 // writeLine writes a value as a line of JSON.
