@@ -134,14 +134,11 @@ func fillRun(ctx context.Context, log *eventlog.Log, run string, events int) err
 }
 
 // Ingest is a set of writers that don't wait for each event.
-type Ingest struct {
-	Log     *eventlog.Log
-	Writers []*eventlog.Writer
-}
+type Ingest struct{ Writers []*eventlog.Writer }
 
 // NewIngest claims nodes of runs of their own for writers.
 func NewIngest(ctx context.Context, log *eventlog.Log, id string, writers int) (*Ingest, error) {
-	in := &Ingest{Log: log}
+	in := &Ingest{}
 	for i := range writers {
 		w, err := log.Claim(ctx, fmt.Sprint(id, i), "coder", eventlog.Claim{Runner: "bench"})
 		if err != nil {

@@ -25,7 +25,6 @@ type geminiSaid struct {
 // geminiRecord is a line.
 type geminiRecord struct {
 	SessionID string `json:"sessionId"`
-	Hash      string `json:"projectHash"`
 
 	ID        string          `json:"id"`
 	Timestamp string          `json:"timestamp"`

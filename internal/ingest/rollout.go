@@ -58,7 +58,6 @@ type rolloutItem struct {
 }
 
 type rolloutText struct {
-	Type string `json:"type"`
 	Text string `json:"text"`
 }
 

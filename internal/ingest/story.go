@@ -21,7 +21,6 @@ type story struct {
 	program string // such as gemini
 	kept    bool   // it is of a file that tells when what it tells came
 	blocks  agent.Blocks
-	priceOf func(model string) (agent.Price, bool)
 
 	session, model, cwd, version string
 
@@ -60,7 +59,7 @@ const maxID = 512
 
 // newStory begins one of a format. first is the first time that a session file tells, Unix ms; 0: none.
 func newStory(format Format, first int64, o Options) *story {
-	s := &story{program: format.program(), kept: format.isSession(), blocks: o.Blocks, priceOf: o.Prices.Of, calls: map[string]*openCall{}, counted: map[string]bool{}}
+	s := &story{program: format.program(), kept: format.isSession(), blocks: o.Blocks, calls: map[string]*openCall{}, counted: map[string]bool{}}
 	if s.kept {
 		s.at = first
 	}

@@ -18,7 +18,7 @@ func TestInputIsWhole(t *testing.T) {
 	defer func() { _ = ours.Close() }()
 	line := bytes.Repeat([]byte("x"), 3<<20)
 	go func() {
-		_, _ = stdin{newRemote(newKeeper(Config{}, theirs), process.Config{})}.Write(line)
+		_, _ = stdin{newRemote(newKeeper(theirs), process.Config{})}.Write(line)
 		_ = theirs.Close()
 	}()
 	k, body, err := readMessage(bufio.NewReader(ours))

@@ -57,7 +57,6 @@ func (c Config) keeperRoad() road {
 // Keeper is a keeper that this process is attached to. It is a [process.Host].
 type Keeper struct {
 	*link
-	cfg   Config
 	pid   int
 	fence Fence
 	gone  chan struct{} // closed when the keeper is gone, or was left
@@ -103,15 +102,15 @@ func launchKeeper(ctx context.Context, c Config, s settings) (*Keeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := newKeeper(c, conn)
+	k := newKeeper(conn)
 	if err := k.sendJSON(msgHello, s); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return k, k.awaitWelcome(ctx)
 }
 
-func newKeeper(c Config, conn net.Conn) *Keeper {
-	return &Keeper{link: &link{conn: conn}, cfg: c, gone: make(chan struct{}), programs: map[uint32]*remote{}}
+func newKeeper(conn net.Conn) *Keeper {
+	return &Keeper{link: &link{conn: conn}, gone: make(chan struct{}), programs: map[uint32]*remote{}}
 }
 
 // Attach attaches to the keeper of a folder. It fails with [ErrGone] if that is gone:
@@ -210,7 +209,7 @@ func dialKeeper(ctx context.Context, c Config, look bool) (*Keeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := newKeeper(c, conn)
+	k := newKeeper(conn)
 	if err := k.sendJSON(msgHello, hello{Protocol: protocol, Secret: string(secret), Look: look}); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}

@@ -32,9 +32,7 @@ type Entry struct {
 
 	Source  string // SourceStream, SourceResult, or of [wire.Usage.Source]
 	Message string // of the model, by its id; "" of a result
-	AgentID string // of the sub-agent that made the call
 	Parent  string // the call that began the sub-agent
-	Prices  string // by which the cost was computed
 }
 
 // Where entries come from, besides the sources of [wire.Usage].
@@ -124,7 +122,7 @@ func (l *Ledger) addCall(e *wire.Event, p *wire.Usage) []Entry {
 			Model: ModelName(p.Model), Calls: 1, InputTokens: p.InputTokens, OutputTokens: p.OutputTokens,
 			CacheCreationInputTokens: wire.ValueOf(p.CacheCreationInputTokens), CacheReadInputTokens: wire.ValueOf(p.CacheReadInputTokens),
 		},
-		Source: p.Source, Message: p.MessageID, AgentID: e.AgentID, Parent: e.Parent, Prices: p.CostSource,
+		Source: p.Source, Message: p.MessageID, Parent: e.Parent,
 	}
 	x.Source = cmp.Or(x.Source, SourceStream)
 	if usd := costOf(p.CostUsd); usd == nil {

@@ -54,7 +54,7 @@ func (l *Ledger) settleResult(r result, own bool) []Entry {
 }
 
 func (r result) entry(s wire.Spending) Entry {
-	return Entry{Spending: s, Source: SourceResult, Prices: r.prices}
+	return Entry{Spending: s, Source: SourceResult}
 }
 
 // tellsTokens reports whether the result says which tokens models used, and not what they cost alone.

@@ -55,7 +55,6 @@ type Message struct {
 
 	Pos     uint64 // in the stream
 	Time    time.Time
-	Again   bool   // it has been delivered before
 	Pending uint64 // messages behind it
 }
 
@@ -190,5 +189,5 @@ func (p *Puller) acceptMessage(m *nats.Msg) (Message, error) {
 	if meta.Sequence.Consumer != p.delivered {
 		return Message{}, ErrGap
 	}
-	return Message{Msg: m, Pos: meta.Sequence.Stream, Time: meta.Timestamp, Again: meta.NumDelivered > 1, Pending: meta.NumPending}, nil
+	return Message{Msg: m, Pos: meta.Sequence.Stream, Time: meta.Timestamp, Pending: meta.NumPending}, nil
 }

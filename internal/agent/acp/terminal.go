@@ -22,7 +22,6 @@ import (
 
 // terminal is a command that the agent has the session run, in its folder.
 type terminal struct {
-	id      string
 	process *process.Process
 	ended   chan struct{} // closed when it has ended and its output is read
 
@@ -116,7 +115,7 @@ func (s *session) openTerminal(id string, limit int, argv []string, dir string, 
 		return err
 	}
 	_ = p.Stdin.Close() // it has no input
-	t := &terminal{id: id, process: p, ended: make(chan struct{}), limit: limit, out: p.Last.State}
+	t := &terminal{process: p, ended: make(chan struct{}), limit: limit, out: p.Last.State}
 	for f := range p.Frames { // what it has printed for a former session comes first
 		if f.Direction == process.Live {
 			break

@@ -197,7 +197,7 @@ func (r *run) takeFrame(f process.Frame, streams map[string]*textDecoder, yield 
 	text := streams[stream].decode(f.Data)
 	switch {
 	case text == "":
-	case r.excerpt.passPiece(outputPiece{stream: stream, text: text, at: f.At, from: f.Offset, whole: whole}):
+	case r.excerpt.passPiece(outputPiece{stream: stream, text: text, from: f.Offset, whole: whole}):
 		if !r.yieldOutput(yield, f.At, 0, &wire.ExecOutput{Stream: stream, Content: text}) {
 			return false
 		}

@@ -58,7 +58,6 @@ type excerpt struct {
 // outputPiece is something that a command has printed.
 type outputPiece struct {
 	stream, text string
-	at           int64  // Unix ms
 	from         uint64 // where it begins in the journal
 	whole        bool   // no character is cut there
 }
