@@ -90,8 +90,8 @@ func TestAttachmentView(t *testing.T) {
 		e.CallID, e.Parent = id, parent
 		return e
 	}
-	input := raw(t, map[string]any{"file_path": "a.go", "old_string": "one\ntwo", "new_string": "one\n2"})
-	task := raw(t, map[string]any{"subagent_type": "reviewer", "description": "look at\x1b[2J it"})
+	input := wire.RawOf(map[string]any{"file_path": "a.go", "old_string": "one\ntwo", "new_string": "one\n2"})
+	task := wire.RawOf(map[string]any{"subagent_type": "reviewer", "description": "look at\x1b[2J it"})
 	for _, tt := range []struct {
 		columns int
 		want    string
@@ -137,7 +137,7 @@ enter sends · esc stops it first · ctrl-c twice leaves, the run goes on
 					call("e1", "", &wire.ToolIntent{ToolName: "Edit", ToolInput: input}), call("e1", "", &wire.AgentTool{ToolName: "Edit", ToolInput: input}),
 					call("t1", "", &wire.ToolIntent{ToolName: "Task", ToolInput: task}), call("", "t1", &wire.AgentText{Content: "Fi\x1b[1Ane.", Block: 1}),
 					on("coder", &wire.AgentTextDelta{Content: "It is", Block: 2}))
-				m.state.Tools = map[string]wire.ToolCall{"coder#1/b1": {Node: "coder", CallID: "b1", Tool: "Bash", Input: raw(t, map[string]any{"command": "go test ./..."}), State: wire.ToolExecuting, Since: time.Now().UnixMilli()}}
+				m.state.Tools = map[string]wire.ToolCall{"coder#1/b1": {Node: "coder", CallID: "b1", Tool: "Bash", Input: wire.RawOf(map[string]any{"command": "go test ./..."}), State: wire.ToolExecuting, Since: time.Now().UnixMilli()}}
 				<-time.After(5 * time.Second)
 				m.Update(tickMsg(time.Now()))
 				typed(t, m, "and")
@@ -164,7 +164,7 @@ enter sends · esc stops it first · ctrl-c twice leaves, the run goes on
 // Keys give orders, and none by accident.
 func TestAttachmentKeys(t *testing.T) {
 	const settled = 2 * minShown
-	asks := map[string]wire.ToolCall{"coder#1/c1": {Node: "coder", CallID: "c1", Tool: "Bash", Input: raw(t, map[string]any{"command": "make deploy"}), State: wire.ToolApprovalRequired, AskedAt: 1}}
+	asks := map[string]wire.ToolCall{"coder#1/c1": {Node: "coder", CallID: "c1", Tool: "Bash", Input: wire.RawOf(map[string]any{"command": "make deploy"}), State: wire.ToolApprovalRequired, AskedAt: 1}}
 	question := func(m *attachment) {
 		n := m.state.Nodes["coder"]
 		n.Asked = []wire.Question{{ID: "q1", Text: "Tabs?", Priority: wire.PriorityBlocker}}
@@ -273,7 +273,7 @@ func TestAttachmentScrolls(t *testing.T) {
 func TestAttachmentOfEnded(t *testing.T) {
 	m, _ := attachedTo(t, 60, 10)
 	m.state.StartedAt = time.Now().UnixMilli() - 1000
-	m.state.Tools = map[string]wire.ToolCall{"coder#1/c1": {CallID: "c1", Node: "coder", Tool: "command_execution", Input: raw(t, map[string]any{"command": "make"}), State: wire.ToolExecuting, Since: m.now.UnixMilli()}}
+	m.state.Tools = map[string]wire.ToolCall{"coder#1/c1": {CallID: "c1", Node: "coder", Tool: "command_execution", Input: wire.RawOf(map[string]any{"command": "make"}), State: wire.ToolExecuting, Since: m.now.UnixMilli()}}
 	if text := shownBy(m); !strings.Contains(text, "⏳ command_execution 0s  make") {
 		t.Errorf("at work:\n%s", text)
 	}
@@ -290,7 +290,7 @@ func TestAttachmentShowsEarlierDiffs(t *testing.T) {
 	logtest.Init(t, nc, topology.Config{Names: subjects.Default})
 	log := logtest.Open(t, nc)
 	w := logtest.Claim(t, log, "r1", "coder")
-	input := raw(t, map[string]any{"file_path": "a.go", "old_string": "one\ntwo", "new_string": "one\n2"})
+	input := wire.RawOf(map[string]any{"file_path": "a.go", "old_string": "one\ntwo", "new_string": "one\n2"})
 	edit := &wire.Event{ExecID: "coder#1", CallID: "e1", Payload: &wire.AgentTool{ToolName: "Edit", ToolInput: input, ToolOutput: wire.Null}}
 	pos := logtest.Append(t, w, edit)
 	logtest.Serve(t, log)

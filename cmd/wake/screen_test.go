@@ -122,8 +122,8 @@ func TestScreenShowsWhatIsOpen(t *testing.T) {
 			}
 			<-time.After(after)
 		}
-		call := on("coder", &wire.ToolIntent{ToolName: "Bash", ToolInput: raw(t, map[string]any{"command": "make"})})
-		result := on("coder", &wire.AgentTool{ToolName: "Bash", ToolInput: raw(t, map[string]any{"command": "make"})})
+		call := on("coder", &wire.ToolIntent{ToolName: "Bash", ToolInput: wire.RawOf(map[string]any{"command": "make"})})
+		result := on("coder", &wire.AgentTool{ToolName: "Bash", ToolInput: wire.RawOf(map[string]any{"command": "make"})})
 		call.CallID, result.CallID = "c1", "c1"
 		at(1, on("coder", &wire.AgentTextDelta{Content: "I build", Block: 1}), 2500*time.Millisecond)
 		at(2, on("coder", &wire.AgentTextDelta{Content: " it.", Block: 1}), 0)
@@ -155,15 +155,6 @@ func TestScreenShowsWhatIsOpen(t *testing.T) {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 	})
-}
-
-func raw(t *testing.T, v any) wire.Raw {
-	t.Helper()
-	r, err := wire.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
 }
 
 func TestScreenHoldsLittle(t *testing.T) {

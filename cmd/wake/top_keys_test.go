@@ -19,7 +19,7 @@ func TestFleetKeys(t *testing.T) {
 		{RunID: "r2", FlowName: "Docs", AgentStatus: wire.AgentStatus{AgentID: "r2", State: "active", CostUsd: 3}},
 		{RunID: "r3", FlowName: "build", AgentStatus: wire.AgentStatus{AgentID: "r3", State: "active", CostUsd: 2}},
 	}}
-	allowed := wire.Approval{Kind: wire.ApprovalCall, RunID: "r1", NodeID: "coder", CallID: "c1", ToolName: "Bash", ToolInput: raw(t, map[string]any{"command": "make\x1b[2J deploy"})}
+	allowed := wire.Approval{Kind: wire.ApprovalCall, RunID: "r1", NodeID: "coder", CallID: "c1", ToolName: "Bash", ToolInput: wire.RawOf(map[string]any{"command": "make\x1b[2J deploy"})}
 	asked := wire.Approval{Kind: wire.ApprovalMessage, RunID: "r1", NodeID: "coder", CallID: "q1", Text: "Tabs?"}
 	type given struct {
 		asked  []string

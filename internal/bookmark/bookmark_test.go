@@ -48,15 +48,6 @@ func appendTo(t testing.TB, w *eventlog.Writer, e *wire.Event) uint64 {
 	return pos
 }
 
-func raw(t testing.TB, v any) wire.Raw {
-	t.Helper()
-	b, err := wire.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
 // begin brings the agent to work and returns the position of its prompt.
 func (s *story) begin(log *eventlog.Log, run string) uint64 {
 	s.t.Helper()
@@ -66,7 +57,7 @@ func (s *story) begin(log *eventlog.Log, run string) uint64 {
 
 func (s *story) schedule(log *eventlog.Log, run string) {
 	s.t.Helper()
-	s.decide("", &wire.FlowStart{FlowName: "f", DefinitionHash: "h", Definition: raw(s.t, map[string]any{"nodes": []any{map[string]any{"id": "a"}}})})
+	s.decide("", &wire.FlowStart{FlowName: "f", DefinitionHash: "h", Definition: wire.RawOf(map[string]any{"nodes": []any{map[string]any{"id": "a"}}})})
 	s.decide("a#1", &wire.NodeScheduled{Target: "a", Attempt: 1})
 	s.own = logtest.Claim(s.t, log, run, "a")
 }
@@ -152,7 +143,7 @@ func TestPoints(t *testing.T) {
 		t.Fatal(err)
 	}
 	child := tell(t, log, "r2")
-	fork := child.decide("", &wire.RunForked{ParentRun: "r1", ParentPos: two, Label: "sfp-3", State: raw(t, state)})
+	fork := child.decide("", &wire.RunForked{ParentRun: "r1", ParentPos: two, Label: "sfp-3", State: wire.RawOf(state)})
 	child.own = logtest.Claim(t, log, "r2", "a")
 	child.decide("", &wire.FlowResumed{Strategy: "crash"})
 	next := child.tool("c9")
@@ -236,7 +227,7 @@ func TestKept(t *testing.T) {
 		t.Errorf("a point that was not kept: %v", err)
 	}
 	// A large state is an object, which no snapshot's end takes away.
-	state.State = raw(t, map[string]any{"text": string(make([]byte, 2<<20))})
+	state.State = wire.RawOf(map[string]any{"text": string(make([]byte, 2<<20))})
 	if err := store.Keep(t.Context(), "large", state.Position.Seq, state); err != nil {
 		t.Fatal(err)
 	}
@@ -306,7 +297,7 @@ func TestForeign(t *testing.T) {
 	}
 
 	own := tell(t, log, "r2")
-	own.decide("", &wire.RunForked{ParentRun: "r2", ParentPos: 1 << 40, State: raw(t, state)})
+	own.decide("", &wire.RunForked{ParentRun: "r2", ParentPos: 1 << 40, State: wire.RawOf(state)})
 	if points, err := bookmark.List(t.Context(), log, "r2"); err != nil || len(points) > 0 {
 		t.Errorf("its own ancestor: %v, %v", labels(points), err)
 	}
@@ -343,7 +334,7 @@ func TestNames(t *testing.T) {
 	}
 	state.Bookmarks = append(state.Bookmarks, wire.Bookmark{Label: "lost", Kind: wire.CheckpointLabelled, Position: 1})
 	child := tell(t, log, "r2")
-	child.decide("", &wire.RunForked{ParentRun: "r1", ParentPos: at["sfp-2"], State: raw(t, state)})
+	child.decide("", &wire.RunForked{ParentRun: "r1", ParentPos: at["sfp-2"], State: wire.RawOf(state)})
 	p, found, err := bookmark.Find(t.Context(), log, "r2", fmt.Sprint(one))
 	if err != nil || p.Run != "r1" || p.Position != one || found.RunID != "r1" {
 		t.Errorf("a position before the fork is %+v, %v", p, err)

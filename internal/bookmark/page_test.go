@@ -51,7 +51,7 @@ func TestPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	child := logtest.Claim(t, log, "child", wire.RunNode)
-	logtest.Append(t, child, &wire.Event{Payload: &wire.RunForked{ParentRun: "parent", ParentPos: parted, Label: "kept", State: raw(t, parent)}})
+	logtest.Append(t, child, &wire.Event{Payload: &wire.RunForked{ParentRun: "parent", ParentPos: parted, Label: "kept", State: wire.RawOf(parent)}})
 	for i := range 5 {
 		pos := logtest.Append(t, child, &wire.Event{Payload: &wire.Checkpoint{Kind: wire.CheckpointLabelled, Label: fmt.Sprint("own-", i)}})
 		logtest.Append(t, child, &wire.Event{Payload: &wire.Checkpoint{Kind: wire.CheckpointLabelled, Label: fmt.Sprint("same-", i), AtPos: pos}})

@@ -10,15 +10,6 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-func raw(t *testing.T, v any) wire.Raw {
-	t.Helper()
-	b, err := wire.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
 func state(id string, lineage ...wire.Ancestor) *wire.State {
 	return &wire.State{RunID: id, Status: wire.RunComplete, Result: wire.FlowStatusComplete, Lineage: lineage}
 }
@@ -72,12 +63,12 @@ func (s *script) add(node string, p wire.Payload) {
 }
 
 func (s *script) tool(node, tool, command, output, problem string) {
-	s.add(node, &wire.AgentTool{ToolName: tool, ToolInput: raw(s.t, map[string]any{"command": command}), ToolOutput: raw(s.t, output), Error: problem})
+	s.add(node, &wire.AgentTool{ToolName: tool, ToolInput: wire.RawOf(map[string]any{"command": command}), ToolOutput: wire.RawOf(output), Error: problem})
 }
 
 func (s *script) begin() {
 	s.add("coder", &wire.NodeStart{NodeType: "agent", Attempt: 1})
-	s.add("coder", &wire.AgentStart{Prompt: raw(s.t, "Do it.")})
+	s.add("coder", &wire.AgentStart{Prompt: wire.RawOf("Do it.")})
 	s.add("coder", &wire.AgentText{Content: "I begin."})
 	s.tool("coder", "Bash", "ls", "a.go", "")
 }
@@ -93,7 +84,7 @@ func TestRuns(t *testing.T) {
 	b.add("coder", &wire.AgentText{Content: "Other words."})
 	b.tool("coder", "Edit", "a.go", "ok", "")
 	b.tool("coder", "Bash", "make test", "ok", "")
-	b.add("coder", &wire.NodeComplete{Output: raw(t, "done")})
+	b.add("coder", &wire.NodeComplete{Output: wire.RawOf("done")})
 
 	stateA, stateB := state("ra"), state("rb")
 	stateA.Result, stateA.Error = wire.FlowStatusFailed, "gave up"
@@ -101,9 +92,9 @@ func TestRuns(t *testing.T) {
 	stateB.NodeStatus = map[string]wire.NodeStatus{"coder": wire.NodeDone, "same": wire.NodeDone, "review": wire.NodeRunning}
 	stateA.Nodes = map[string]wire.NodeState{"coder": {Execs: 1, CostUsd: 0.5, Reason: "x"}, "same": {Execs: 1, CostUsd: 1}}
 	stateB.Nodes = map[string]wire.NodeState{"coder": {Execs: 1, CostUsd: 0.2}, "same": {Execs: 1}, "review": {Execs: 1}}
-	stateB.Outputs = map[string]wire.Raw{"coder": raw(t, "done")}
-	stateA.State = raw(t, map[string]any{"n": 1, "deep": map[string]any{"x": 1, "y": 2}, "gone": true})
-	stateB.State = raw(t, map[string]any{"n": 1, "deep": map[string]any{"x": 1, "y": 3}})
+	stateB.Outputs = map[string]wire.Raw{"coder": wire.RawOf("done")}
+	stateA.State = wire.RawOf(map[string]any{"n": 1, "deep": map[string]any{"x": 1, "y": 2}, "gone": true})
+	stateB.State = wire.RawOf(map[string]any{"n": 1, "deep": map[string]any{"x": 1, "y": 3}})
 	stateA.Usage, stateB.Usage = wire.UsageTotals{CostUsd: 1.5, ToolCalls: 5, OutputTokens: 70}, wire.UsageTotals{CostUsd: 0.2, ToolCalls: 3, OutputTokens: 30}
 	before := &wire.State{Usage: wire.UsageTotals{CostUsd: 1, ToolCalls: 2, OutputTokens: 20}, Nodes: map[string]wire.NodeState{"same": {CostUsd: 1}}}
 
@@ -124,8 +115,8 @@ func TestRuns(t *testing.T) {
 		B:      wire.DiffRun{RunID: "rb", Status: wire.RunComplete, Result: wire.FlowStatusComplete, Steps: 7, Usage: stateB.Usage},
 		Parted: &wire.DiffParting{Node: "review", B: &b.steps[0].DiffStep},
 		State: []wire.DiffValue{
-			{Name: "deep.y", DiffPair: wire.DiffPair{A: raw(t, 2), B: raw(t, 3)}},
-			{Name: "gone", DiffPair: wire.DiffPair{A: raw(t, true)}},
+			{Name: "deep.y", DiffPair: wire.DiffPair{A: wire.RawOf(2), B: wire.RawOf(3)}},
+			{Name: "gone", DiffPair: wire.DiffPair{A: wire.RawOf(true)}},
 		},
 		Nodes: []wire.DiffNode{
 			{
@@ -135,7 +126,7 @@ func TestRuns(t *testing.T) {
 			},
 			{Node: "review", Parted: &wire.DiffParting{Node: "review", B: &b.steps[0].DiffStep}, B: wire.DiffNodeRun{Status: wire.NodeRunning, Execs: 1, Steps: 1}},
 		},
-		Outputs: []wire.DiffValue{{Name: "coder", DiffPair: wire.DiffPair{B: raw(t, "done")}}},
+		Outputs: []wire.DiffValue{{Name: "coder", DiffPair: wire.DiffPair{B: wire.RawOf("done")}}},
 		Tools: []wire.DiffTool{
 			{Node: "coder", Tool: "Bash", Input: "make test", A: 2, B: 1},
 			{Node: "coder", Tool: "Edit", Input: "a.go", B: 1},
@@ -174,17 +165,17 @@ func TestSame(t *testing.T) {
 // Every kind of step differs from itself with another content.
 func TestSteps(t *testing.T) {
 	pairs := map[string][2]wire.Payload{
-		"prompt":   {&wire.AgentStart{Prompt: raw(t, "a")}, &wire.AgentStart{Prompt: raw(t, "b")}},
+		"prompt":   {&wire.AgentStart{Prompt: wire.RawOf("a")}, &wire.AgentStart{Prompt: wire.RawOf("b")}},
 		"message":  {&wire.UserMessage{Content: "a"}, &wire.UserMessage{Content: "b"}},
-		"answer":   {&wire.InputReceived{Content: raw(t, 1)}, &wire.InputReceived{Content: raw(t, 2)}},
+		"answer":   {&wire.InputReceived{Content: wire.RawOf(1)}, &wire.InputReceived{Content: wire.RawOf(2)}},
 		"command":  {&wire.ExecStart{Command: "a"}, &wire.ExecStart{Command: "b"}},
 		"exit":     {&wire.ExecExit{ExitCode: 0}, &wire.ExecExit{ExitCode: 1}},
-		"output":   {&wire.NodeComplete{Output: raw(t, 1)}, &wire.NodeComplete{Output: raw(t, 2)}},
+		"output":   {&wire.NodeComplete{Output: wire.RawOf(1)}, &wire.NodeComplete{Output: wire.RawOf(2)}},
 		"error":    {&wire.NodeError{Error: "a"}, &wire.NodeError{Error: "b"}},
 		"skipped":  {&wire.NodeSkipped{Reason: "edge"}, &wire.NodeSkipped{Reason: "when"}},
 		"edge":     {&wire.EdgeFire{EdgeID: "e", From: "a", To: "b"}, &wire.EdgeSkip{EdgeID: "e", From: "a", To: "b"}},
 		"loop":     {&wire.LoopIterate{EdgeID: "e", Iteration: 1}, &wire.LoopIterate{EdgeID: "e", Iteration: 2}},
-		"patch":    {&wire.StatePatch{Patch: wire.Patch{Path: "a", Value: raw(t, 1)}}, &wire.StatePatch{Patch: wire.Patch{Path: "a", Value: raw(t, 2)}}},
+		"patch":    {&wire.StatePatch{Patch: wire.Patch{Path: "a", Value: wire.RawOf(1)}}, &wire.StatePatch{Patch: wire.Patch{Path: "a", Value: wire.RawOf(2)}}},
 		"end":      {&wire.FlowComplete{Status: wire.FlowStatusComplete}, &wire.FlowComplete{Status: wire.FlowStatusFailed}},
 		"aborted":  {&wire.FlowAborted{Reason: "a"}, &wire.FlowAborted{Reason: "b"}},
 		"denied":   {&wire.AgentTool{ToolName: "x"}, &wire.AgentTool{ToolName: "x", Denied: true}},
@@ -232,10 +223,10 @@ func TestSteps(t *testing.T) {
 		"a session id that a command has told": {map[string]any{"sessionId": "a"}, map[string]any{"sessionId": "b"}, false},
 	} {
 		one, two := script{t: t}, script{t: t}
-		one.add("n", &wire.NodeComplete{Output: raw(t, tt.a)})
-		two.add("n", &wire.NodeComplete{Output: raw(t, tt.b)})
+		one.add("n", &wire.NodeComplete{Output: wire.RawOf(tt.a)})
+		two.add("n", &wire.NodeComplete{Output: wire.RawOf(tt.b)})
 		ofOne, ofTwo := state("a"), state("b")
-		ofOne.Outputs, ofTwo.Outputs = map[string]wire.Raw{"n": raw(t, tt.a)}, map[string]wire.Raw{"n": raw(t, tt.b)}
+		ofOne.Outputs, ofTwo.Outputs = map[string]wire.Raw{"n": wire.RawOf(tt.a)}, map[string]wire.Raw{"n": wire.RawOf(tt.b)}
 		ofOne.NodeStatus, ofTwo.NodeStatus = map[string]wire.NodeStatus{"n": wire.NodeDone}, map[string]wire.NodeStatus{"n": wire.NodeDone}
 		d := compare.Runs(compare.Side{State: ofOne, Steps: one.steps}, compare.Side{State: ofTwo, Steps: two.steps}, nil)
 		if d.Same != tt.same || (len(d.Outputs) == 0) != tt.same {

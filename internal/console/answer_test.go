@@ -20,7 +20,7 @@ import (
 // asks appends a request for permission and returns the alert that tells of it.
 func (w *world) asks(run string, agent *eventlog.Writer, call string, at time.Time) *wire.Alert {
 	w.t.Helper()
-	input := raw(w.t, map[string]any{"command": "make deploy of " + run})
+	input := wire.RawOf(map[string]any{"command": "make deploy of " + run})
 	logtest.Append(w.t, agent, &wire.Event{ExecID: "coder#1", CallID: call, Payload: &wire.ToolIntent{ToolName: "Bash", ToolInput: input}},
 		&wire.Event{ExecID: "coder#1", CallID: call, Payload: &wire.PermissionRequired{ToolName: "Bash", ToolInput: input}})
 	var pos uint64
@@ -34,7 +34,7 @@ func (w *world) asks(run string, agent *eventlog.Writer, call string, at time.Ti
 	}
 	return &wire.Alert{
 		Kind: "waiting", RunID: run, NodeID: "coder", Position: wire.Position{Incarnation: w.log.Incarnation(), Seq: pos},
-		Timestamp: at.UnixMilli(), Data: raw(w.t, map[string]any{"callId": call}),
+		Timestamp: at.UnixMilli(), Data: wire.RawOf(map[string]any{"callId": call}),
 	}
 }
 
@@ -84,7 +84,7 @@ func TestAnswerOfFullRun(t *testing.T) {
 	w.config.Public = "https://wake.example"
 	w.serveConsole()
 	_, agent := w.write("r", "hello")
-	input := raw(t, map[string]any{"command": strings.Repeat("make all ", 4000)})
+	input := wire.RawOf(map[string]any{"command": strings.Repeat("make all ", 4000)})
 	for i := range 30 {
 		call := fmt.Sprint("full-", i)
 		logtest.Append(t, agent, &wire.Event{ExecID: "coder#1", CallID: call, Payload: &wire.ToolIntent{ToolName: "Bash", ToolInput: input}},
@@ -122,7 +122,7 @@ func TestAnswerOfHeldRun(t *testing.T) {
 // A link of a notification answers its question, and no other, as long as it is open, and by a POST alone.
 func TestAnswerLink(t *testing.T) {
 	w := newWorld(t)
-	if at := w.console.AnswerLink(&wire.Alert{Kind: "waiting", Data: raw(t, map[string]any{"callId": "c"})}); at != "" {
+	if at := w.console.AnswerLink(&wire.Alert{Kind: "waiting", Data: wire.RawOf(map[string]any{"callId": "c"})}); at != "" {
 		t.Errorf("nobody else reaches the console, and the link is %s", at)
 	}
 	w.config.Public = "https://wake.example/w"

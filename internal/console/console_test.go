@@ -141,19 +141,10 @@ func (w *world) write(run, said string) (flow, agent *eventlog.Writer) {
 	logtest.Append(w.t, agent, &wire.Event{ExecID: "coder#1", Payload: &wire.NodeStart{NodeType: "agent", Attempt: 1}},
 		&wire.Event{ExecID: "coder#1", SessionID: "5e551011", Payload: &wire.AgentStart{Prompt: wire.RawString(said), Model: said}},
 		&wire.Event{ExecID: "coder#1", Payload: &wire.AgentText{Content: said}},
-		&wire.Event{ExecID: "coder#1", CallID: "c0", Payload: &wire.AgentTool{ToolName: "Edit", ToolInput: raw(w.t, map[string]any{"old_string": "a\n" + said, "new_string": "b\n" + said}), ToolOutput: wire.RawString(said), Error: said}},
+		&wire.Event{ExecID: "coder#1", CallID: "c0", Payload: &wire.AgentTool{ToolName: "Edit", ToolInput: wire.RawOf(map[string]any{"old_string": "a\n" + said, "new_string": "b\n" + said}), ToolOutput: wire.RawString(said), Error: said}},
 		&wire.Event{ExecID: "coder#1", CallID: said, Payload: &wire.ToolIntent{ToolName: said, ToolInput: input}},
 		&wire.Event{ExecID: "coder#1", CallID: said, Payload: &wire.PermissionRequired{ToolName: said, ToolInput: input, Description: said}})
 	return flow, agent
-}
-
-func raw(t *testing.T, v any) wire.Raw {
-	t.Helper()
-	r, err := wire.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
 }
 
 // Nobody without a token, no page of others and no name of others gets anything; a viewer gives no order.
@@ -360,7 +351,7 @@ func TestCompare(t *testing.T) {
 		return &wire.Event{ExecID: "coder#1", CallID: call, Payload: p}
 	}
 	shell := func(command, problem string) *wire.AgentTool {
-		return &wire.AgentTool{ToolName: "Bash", ToolInput: raw(t, map[string]any{"command": command}), ToolOutput: wire.RawString("done"), Error: problem}
+		return &wire.AgentTool{ToolName: "Bash", ToolInput: wire.RawOf(map[string]any{"command": command}), ToolOutput: wire.RawString("done"), Error: problem}
 	}
 	logtest.Append(t, agentA, event(shell("make test", "exit 2"), "c1"), event(&wire.AgentTextDelta{Content: "I give ", Block: 1}, ""), event(&wire.AgentTextDelta{Content: "up", Block: 1}, ""))
 	logtest.Append(t, agentB, event(shell("make build", ""), "c1"))
@@ -390,7 +381,7 @@ func TestCompare(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	encoded, err := wire.AppendJSON(nil, raw(t, d))
+	encoded, err := wire.AppendJSON(nil, wire.RawOf(d))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -659,7 +650,7 @@ func TestEntryShowsPictures(t *testing.T) {
 	}
 	picture := base64.StdEncoding.EncodeToString(pixels.Bytes())
 	page := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("<svg onload=alert(1)>", 10)))
-	output := raw(t, []any{
+	output := wire.RawOf([]any{
 		map[string]any{"type": "text", "text": "here"},
 		map[string]any{"type": "image", "source": map[string]any{"media_type": "image/png", "data": picture}},
 		map[string]any{"type": "image", "source": map[string]any{"media_type": "image/svg+xml", "data": page}},

@@ -70,17 +70,8 @@ func (s *story) start(node string, agent bool) {
 	}
 	s.add(node, &wire.Event{Payload: &wire.NodeStart{NodeType: "agent", Attempt: 1}})
 	if agent {
-		s.add(node, &wire.Event{SessionID: "s", Payload: &wire.AgentStart{Prompt: text(s.t, "Do "+node+".\nAll of it."), Cwd: "/work"}})
+		s.add(node, &wire.Event{SessionID: "s", Payload: &wire.AgentStart{Prompt: wire.RawString("Do " + node + ".\nAll of it."), Cwd: "/work"}})
 	}
-}
-
-func text(t testing.TB, s string) wire.Raw {
-	t.Helper()
-	raw, err := wire.Marshal(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return raw
 }
 
 // do takes a line of a script: `start NODE`, `node NODE` (without an agent), or a

@@ -203,17 +203,17 @@ func TestValues(t *testing.T) {
 func TestEvent(t *testing.T) {
 	t.Parallel()
 	s := set(t, redact.Known, "postgres")
-	definition := raw(t, map[string]any{"nodes": map[string]any{"postgres": map[string]any{"id": "postgres", "prompt": "log in as postgres"}}})
+	definition := wire.RawOf(map[string]any{"nodes": map[string]any{"postgres": map[string]any{"id": "postgres", "prompt": "log in as postgres"}}})
 	got := event(t, s, &wire.FlowStart{FlowName: "postgres", Definition: definition, DefinitionHash: "h"})
 	want := &wire.FlowStart{
 		FlowName: redact.Mark, DefinitionHash: "h",
-		Definition: raw(t, map[string]any{"nodes": map[string]any{"postgres": map[string]any{"id": "postgres", "prompt": "log in as [redacted]"}}}),
+		Definition: wire.RawOf(map[string]any{"nodes": map[string]any{"postgres": map[string]any{"id": "postgres", "prompt": "log in as [redacted]"}}}),
 	}
 	if d := cmp.Diff(want, got.Payload); d != "" || got.Redactions != 2 || got.RunID != "postgres" {
 		t.Errorf("%d, run %s: %s", got.Redactions, got.RunID, d)
 	}
-	tool := event(t, s, &wire.AgentTool{ToolName: "sql", ToolInput: raw(t, map[string]any{"postgres": []any{"xpostgresx", int64(3)}}), ToolOutput: wire.RawString("ok")})
-	if d := cmp.Diff(raw(t, map[string]any{redact.Mark: []any{"x[redacted]x", int64(3)}}), tool.Payload.(*wire.AgentTool).ToolInput); d != "" || tool.Redactions != 2 {
+	tool := event(t, s, &wire.AgentTool{ToolName: "sql", ToolInput: wire.RawOf(map[string]any{"postgres": []any{"xpostgresx", int64(3)}}), ToolOutput: wire.RawString("ok")})
+	if d := cmp.Diff(wire.RawOf(map[string]any{redact.Mark: []any{"x[redacted]x", int64(3)}}), tool.Payload.(*wire.AgentTool).ToolInput); d != "" || tool.Redactions != 2 {
 		t.Errorf("%d: %s", tool.Redactions, d)
 	}
 	end := set(t, redact.Known, "complete")
@@ -239,15 +239,6 @@ func event(t testing.TB, s *redact.Set, p wire.Payload) *wire.Event {
 		t.Fatal(err)
 	}
 	return e
-}
-
-func raw(t testing.TB, v any) wire.Raw {
-	t.Helper()
-	r, err := wire.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
 }
 
 // inPieces redacts a text that comes in pieces as a writer does.
@@ -367,7 +358,7 @@ func BenchmarkEvent(b *testing.B) {
 	for _, p := range []wire.Payload{
 		&wire.AgentTextDelta{Content: "have changed main.go and"},
 		&wire.AgentText{Content: text[:200]},
-		&wire.AgentTool{ToolName: "Read", ToolInput: raw(b, map[string]any{"path": "a.go"}), ToolOutput: wire.RawString(text)},
+		&wire.AgentTool{ToolName: "Read", ToolInput: wire.RawOf(map[string]any{"path": "a.go"}), ToolOutput: wire.RawString(text)},
 	} {
 		e := &wire.Event{RunID: "01jd2v5c3x9m8q7w6e5r4t3y2z", NodeID: "coder", Seq: 17, Epoch: 2, Timestamp: 1767400000000, ExecID: "coder#1", Turn: 3, CallID: "toolu_01A", Payload: p}
 		data, err := wire.Encode(e)

@@ -10,18 +10,9 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-func raw(t *testing.T, v any) wire.Raw {
-	t.Helper()
-	b, err := wire.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
 func bash(t *testing.T, command, output, problem string) *wire.AgentTool {
 	t.Helper()
-	return &wire.AgentTool{ToolName: "Bash", ToolInput: raw(t, map[string]any{"command": command}), ToolOutput: raw(t, output), Error: problem}
+	return &wire.AgentTool{ToolName: "Bash", ToolInput: wire.RawOf(map[string]any{"command": command}), ToolOutput: wire.RawOf(output), Error: problem}
 }
 
 func TestSummary(t *testing.T) {
@@ -34,10 +25,10 @@ func TestSummary(t *testing.T) {
 		return p
 	}
 	edit := func(path string) *wire.AgentTool {
-		return &wire.AgentTool{ToolName: "Edit", ToolInput: raw(t, map[string]any{"file_path": path})}
+		return &wire.AgentTool{ToolName: "Edit", ToolInput: wire.RawOf(map[string]any{"file_path": path})}
 	}
 	for _, p := range []wire.Payload{
-		&wire.AgentStart{Prompt: raw(t, "Fix the bug.\nSoon."), Cwd: "/w"},
+		&wire.AgentStart{Prompt: wire.RawOf("Fix the bug.\nSoon."), Cwd: "/w"},
 		&wire.AgentThinking{Content: "Hm."},
 		todo("Read it"),
 		edit("/w/a.go"),

@@ -29,15 +29,6 @@ type stage struct {
 	own   *eventlog.Writer // of node a
 }
 
-func raw(t testing.TB, v any) wire.Raw {
-	t.Helper()
-	b, err := wire.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
 const hash = "0123456789abcdef"
 
 // play begins run r1 with an agent at work.
@@ -50,7 +41,7 @@ func play(t testing.TB, o client.Options) *stage {
 		t.Fatal(err)
 	}
 	s := &stage{t: t, log: log, c: c, owner: logtest.Claim(t, log, "r1", wire.RunNode)}
-	s.decide("", &wire.FlowStart{FlowName: "review", DefinitionHash: hash, Definition: raw(t, map[string]any{"nodes": []any{map[string]any{"id": "a"}}})})
+	s.decide("", &wire.FlowStart{FlowName: "review", DefinitionHash: hash, Definition: wire.RawOf(map[string]any{"nodes": []any{map[string]any{"id": "a"}}})})
 	s.decide("a#1", &wire.NodeScheduled{Target: "a", Attempt: 1})
 	s.own = logtest.Claim(t, log, "r1", "a")
 	s.act("", &wire.NodeStart{NodeType: "agent", Attempt: 1})
@@ -234,7 +225,7 @@ func TestResume(t *testing.T) {
 	s.decide("", &wire.FlowPaused{Reason: wire.PauseOperator})
 	dir := t.TempDir()
 	config := client.Config{Template: "review@0123", Model: "opus", Sandbox: client.Sandbox{Kind: "local", WorkDir: dir, EnforceBoundary: true}}
-	o := client.ResumeOptions{Strategy: "crash", AutoRun: new(true), Overrides: raw(t, map[string]any{"maxTurns": 3}), Message: "go on"}
+	o := client.ResumeOptions{Strategy: "crash", AutoRun: new(true), Overrides: wire.RawOf(map[string]any{"maxTurns": 3}), Message: "go on"}
 	a, err := s.c.Resume(t.Context(), "r1", config, o)
 	if err != nil || a.ID != "r1" {
 		t.Fatal(err)

@@ -16,9 +16,9 @@ func upper(_ []string, _ bool, text string) string { return strings.ToUpper(text
 // allows few words only.
 func TestMapText(t *testing.T) {
 	t.Parallel()
-	input := mustRaw(t, map[string]any{"a": []any{"x", int64(1), map[string]any{"b": "y", "B": "z"}}})
+	input := wire.RawOf(map[string]any{"a": []any{"x", int64(1), map[string]any{"b": "y", "B": "z"}}})
 	got := mapped(t, &wire.Event{Payload: &wire.AgentTool{ToolName: "bash", ToolInput: input, ToolOutput: wire.RawString("out")}}, upper)
-	want := &wire.AgentTool{ToolName: "BASH", ToolInput: mustRaw(t, map[string]any{"A": []any{"X", int64(1), map[string]any{"B": "Z", "B#2": "Y"}}}), ToolOutput: wire.RawString("OUT")}
+	want := &wire.AgentTool{ToolName: "BASH", ToolInput: wire.RawOf(map[string]any{"A": []any{"X", int64(1), map[string]any{"B": "Z", "B#2": "Y"}}}), ToolOutput: wire.RawString("OUT")}
 	if d := cmp.Diff(want, got.Payload); d != "" {
 		t.Error(d)
 	}
@@ -37,7 +37,7 @@ func TestMapTextIsIdentity(t *testing.T) {
 	t.Parallel()
 	paths := map[string]bool{}
 	e := &wire.Event{Payload: &wire.FlowStart{
-		FlowName: "f", Definition: mustRaw(t, map[string]any{"nodes": []any{map[string]any{"id": "n"}}}), DefinitionHash: "h",
+		FlowName: "f", Definition: wire.RawOf(map[string]any{"nodes": []any{map[string]any{"id": "n"}}}), DefinitionHash: "h",
 		Labels: map[string]string{"l": "v"},
 	}}
 	got := mapped(t, e, func(path []string, key bool, text string) string {
@@ -67,13 +67,4 @@ func mapped(t *testing.T, e *wire.Event, f func([]string, bool, string) string) 
 		t.Fatal(err)
 	}
 	return got
-}
-
-func mustRaw(t *testing.T, v any) wire.Raw {
-	t.Helper()
-	raw, err := wire.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return raw
 }

@@ -136,8 +136,8 @@ func cases(t *testing.T) []scenario {
 		}},
 		{"completion", sentinella, []*wire.Event{
 			about("coder", &wire.AgentComplete{Result: "Fixed.\n\nAll 14 tests pass."}),
-			about("coder", &wire.NodeComplete{Output: value(t, map[string]any{"text": "Fixed.\n\nAll 14 tests pass."})}),
-			about("test", &wire.NodeComplete{Output: value(t, map[string]any{"exitCode": 0, "stdout": ""})}),
+			about("coder", &wire.NodeComplete{Output: wire.RawOf(map[string]any{"text": "Fixed.\n\nAll 14 tests pass."})}),
+			about("test", &wire.NodeComplete{Output: wire.RawOf(map[string]any{"exitCode": 0, "stdout": ""})}),
 			about(wire.RunNode, &wire.FlowComplete{FlowName: "review", Status: wire.FlowStatusComplete}),
 		}},
 		{"completion without a word", nil, []*wire.Event{about(wire.RunNode, &wire.FlowComplete{FlowName: "review", Status: wire.FlowStatusComplete})}},
@@ -414,9 +414,9 @@ func TestImportedRunRaisesNothing(t *testing.T) {
 	log := logtest.Start(t)
 	var out printed
 	start(t, log, alerter.Config{Out: &out})
-	state := value(t, wire.State{RunID: "r0", Imported: wire.ImportedCopy})
+	state := wire.RawOf(wire.State{RunID: "r0", Imported: wire.ImportedCopy})
 	for run, beginning := range map[string]wire.Payload{
-		"r1": &wire.FlowStart{FlowName: "review", Definition: value(t, map[string]any{}), DefinitionHash: "h", Imported: wire.ImportedCopy},
+		"r1": &wire.FlowStart{FlowName: "review", Definition: wire.RawOf(map[string]any{}), DefinitionHash: "h", Imported: wire.ImportedCopy},
 		"r2": &wire.RunForked{ParentRun: "r0", State: state},
 	} {
 		h := &history{t: t, log: log, run: run, writers: map[string]*eventlog.Writer{}}
@@ -763,7 +763,7 @@ type history struct {
 func begin(t testing.TB, log *eventlog.Log, id string, labels map[string]string) *history {
 	t.Helper()
 	h := &history{t: t, log: log, run: id, writers: map[string]*eventlog.Writer{}}
-	definition := value(t, map[string]any{"name": "review", "nodes": []any{
+	definition := wire.RawOf(map[string]any{"name": "review", "nodes": []any{
 		map[string]any{"id": "coder"},
 		map[string]any{"id": "lenient", "policy": map[string]any{"continueOnError": true}},
 		map[string]any{"id": "stubborn", "policy": map[string]any{"retry": map[string]any{"maxAttempts": 2}}},
@@ -822,15 +822,6 @@ func under(parent string, e *wire.Event) *wire.Event {
 	c := *e
 	c.Parent = parent
 	return &c
-}
-
-func value(t testing.TB, v any) wire.Raw {
-	t.Helper()
-	raw, err := wire.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return raw
 }
 
 func start(t testing.TB, log *eventlog.Log, cfg alerter.Config) (stop func()) {

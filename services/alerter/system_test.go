@@ -311,7 +311,7 @@ func TestOutputs(t *testing.T) {
 		{"mvn -q verify", "BUILD FAILURE", "Tests failed: exit code 1"},
 		{"timeout 60 ./gradlew test", "> Task :test FAILED", "Tests failed: exit code 1"},
 	} {
-		e := about("coder", &wire.AgentTool{ToolName: "Bash", ToolInput: value(t, map[string]any{"command": c.command}), ToolOutput: wire.Null, Error: "Exit code 1\n" + c.output})
+		e := about("coder", &wire.AgentTool{ToolName: "Bash", ToolInput: wire.RawOf(map[string]any{"command": c.command}), ToolOutput: wire.Null, Error: "Exit code 1\n" + c.output})
 		e.RunID = "r1"
 		list := alerter.Backtest(alerter.Defaults(), []eventlog.Entry{{Pos: 1, Time: begin0, RunID: "r1", NodeID: "coder", Event: e}})
 		if want := "[subagent:coder] 🔨 " + c.want; len(list) != 1 || list[0].Text != want {
@@ -319,7 +319,7 @@ func TestOutputs(t *testing.T) {
 		}
 	}
 	for _, command := range []string{"ls", "cat Makefile", "echo make", "git commit -m 'go test'", "cat <<EOF > x\ngo test\nEOF", "grep -r \"npm test\" .", "makefoo", "gotcha", "npm run tests-ui-docs"} {
-		e := about("coder", &wire.AgentTool{ToolName: "Bash", ToolInput: value(t, map[string]any{"command": command}), ToolOutput: wire.Null, Error: "Exit code 1"})
+		e := about("coder", &wire.AgentTool{ToolName: "Bash", ToolInput: wire.RawOf(map[string]any{"command": command}), ToolOutput: wire.Null, Error: "Exit code 1"})
 		e.RunID = "r1"
 		if list := alerter.Backtest(alerter.Defaults(), []eventlog.Entry{{Pos: 1, Time: begin0, RunID: "r1", NodeID: "coder", Event: e}}); len(list) > 0 {
 			t.Errorf("%s: %v", command, texts(list))

@@ -149,7 +149,7 @@ func TestMessagesOfUnknownSession(t *testing.T) {
 		l := b.leave("run1", single, "r1")
 		l.work(&wire.AgentStart{Prompt: wire.RawString("do it")})
 		l.decide(&wire.FlowPaused{Reason: wire.PauseOperator}, &wire.FlowResumed{Strategy: "crash", Message: "quickly"},
-			&wire.CommandReceived{CommandID: "c1", Accepted: true, AtPos: 1, Command: fields(t, wire.Command{Type: "send", NodeID: "a", Message: "and well"})})
+			&wire.CommandReceived{CommandID: "c1", Accepted: true, AtPos: 1, Command: wire.RawOf(wire.Command{Type: "send", NodeID: "a", Message: "and well"})})
 		var got []string
 		p := &puppet{play: func(a *act) {
 			if a.request.Resume {
@@ -172,15 +172,6 @@ func TestMessagesOfUnknownSession(t *testing.T) {
 			t.Error(diff)
 		}
 	})
-}
-
-func fields(t *testing.T, v any) wire.Raw {
-	t.Helper()
-	raw, err := wire.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return raw
 }
 
 // A child run that is too large to be asked for is its node's failure, not the end of
