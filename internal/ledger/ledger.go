@@ -115,7 +115,7 @@ func (l *Ledger) addCall(e *wire.Event, p *wire.Usage) []Entry {
 	}
 	if p.MessageID != "" && len(p.MessageID) <= maxMessageID {
 		last := l.Counted[max(0, len(l.Counted)-maxCounted+1):]
-		l.Counted = append(slices.Clone(last), p.MessageID) // a copy: states share it
+		l.Counted = append(append(make([]string, 0, len(last)+1), last...), p.MessageID) // a copy: states share it
 	}
 	x := Entry{
 		Spending: wire.Spending{
