@@ -274,10 +274,7 @@ func (w *writer) insertRows(s statement) error {
 		if many == nil {
 			many = w.tx.StmtContext(w.ctx, w.x.stmts.many[s])
 		}
-		args = args[:0]
-		for _, row := range rows[:bulkRows] {
-			args = table.AppendValues(args, row)
-		}
+		args = table.AppendValues(args[:0], rows[:bulkRows]...)
 		if _, err := many.ExecContext(w.ctx, args...); err != nil {
 			return err
 		}

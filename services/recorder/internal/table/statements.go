@@ -2,6 +2,7 @@ package table
 
 import (
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"strconv"
@@ -133,15 +134,37 @@ func (t Table) List() string {
 // Values are the parameters of [Table.Insert] for a row. row is a pointer to it.
 func Values(row any) []any { return AppendValues(nil, row) }
 
-// AppendValues appends the [Values] of a row.
-func AppendValues(list []any, row any) []any {
-	v := reflect.ValueOf(row).Elem()
-	from := firstUnnumbered(v.Type())
-	list = slices.Grow(list, v.NumField()-from)
-	for i := from; i < v.NumField(); i++ {
-		list = append(list, v.Field(i).Interface())
+// AppendValues appends the [Values] of rows of one table.
+func AppendValues(list []any, rows ...any) []any {
+	from := firstUnnumbered(reflect.TypeOf(rows[0]).Elem())
+	for _, row := range rows {
+		v := reflect.ValueOf(row).Elem()
+		list = slices.Grow(list, v.NumField()-from)
+		for i := from; i < v.NumField(); i++ {
+			list = append(list, valueOf(v.Field(i)))
+		}
 	}
 	return list
+}
+
+// valueOf is a field as a driver takes it. Most are empty or small: those take no memory, as they would if the field gave them itself.
+func valueOf(f reflect.Value) any {
+	switch f.Kind() {
+	case reflect.String:
+		return f.String()
+	case reflect.Int, reflect.Int64:
+		return f.Int()
+	case reflect.Uint64:
+		if n := f.Uint(); n <= math.MaxInt64 { // else the driver refuses it
+			return int64(n)
+		}
+	case reflect.Pointer:
+		if f.IsNil() {
+			return nil
+		}
+		return valueOf(f.Elem())
+	}
+	return f.Interface()
 }
 
 // firstUnnumbered is the place of the first column that isn't the row's number.
