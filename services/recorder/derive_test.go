@@ -114,6 +114,41 @@ func TestDerivedFromMemory(t *testing.T) {
 	}
 }
 
+// Events that are read again are read by whole segments, as they were recorded, though more may be derived at once.
+func TestDerivedBySegments(t *testing.T) {
+	p := newTape(t)
+	for _, run := range []string{"r1", "r2"} {
+		p.start(run, "coder", nil)
+	}
+	for i := range 600 {
+		p.add([]string{"r1", "r2"}[i%2], "coder", "coder#1", &wire.AgentText{Content: "some words", Block: i})
+	}
+	path := newTarget(t)
+	s := openAt(t, path)
+	for _, part := range [][2]int{{0, 300}, {300, 600}, {600, len(p.entries)}} { // the last one is too short for a segment
+		b := recorder.Batch{Incarnation: incarnation, Entries: p.entries[part[0]:part[1]], Later: true}
+		if _, err := s.Index.Record(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	closed(t, s)
+	s = openAt(t, path) // which holds none of them
+	defer closed(t, s)
+	var ends []uint64
+	for at := uint64(0); at < p.pos; {
+		r, err := s.Index.Derive(t.Context(), 450)
+		if err != nil || r.Derived <= at {
+			t.Fatalf("derived up to %d after %d, %v", r.Derived, at, err)
+		}
+		at = r.Derived
+		ends = append(ends, at)
+	}
+	if diff := cmp.Diff([]uint64{300, 600, p.pos}, ends); diff != "" {
+		t.Errorf("(-recorded up to +derived up to):\n%s", diff)
+	}
+	sound(t, s, "derived")
+}
+
 // While something isn't derived nobody decides what is deleted, what is derived
 // again isn't derived twice, and a search says how far it has looked.
 func TestWhatDependsOnWhatIsDerived(t *testing.T) {

@@ -102,6 +102,9 @@ func (t *Tx) Within(ctx context.Context, from, to uint64, most int) (list []Even
 		if first > w.to {
 			continue
 		}
+		if w.list == nil { // room for all of them, at once: growing would copy them again and again
+			w.list = make([]Event, 0, min(w.to-w.from+1, maxWindow))
+		}
 		before := len(w.list)
 		if w.list, err = t.Codec.Unpack(w.list, codec, data); err != nil {
 			return nil, 0, fmt.Errorf("run %s, segment %d: %w", run, n, err)
@@ -118,8 +121,20 @@ func (t *Tx) Within(ctx context.Context, from, to uint64, most int) (list []Even
 		w.list = append(w.list, e)
 		w.keepFrom(len(w.list)-1, run)
 	}
-	return sortDense(w.list), w.to, nil
+	sortDense(w.list)
+	return w.list, w.to, nil
 }
+
+// WholeTo returns the last position up to another one at which a segment ends, or that one if none does: what [Tx.Within] reads up
+// to there is the whole of segments that were written together, each of which is unpacked once.
+func (t *Tx) WholeTo(ctx context.Context, from, to uint64) (last uint64, err error) {
+	const query = `SELECT coalesce(max(last_pos), ?2) FROM segments WHERE last_pos BETWEEN ?1 AND ?2`
+	err = t.Row(ctx, query, database.Clamp(from), database.Clamp(to)).Scan(&last)
+	return last, err
+}
+
+// maxWindow bounds the events for which there is room before they are read.
+const maxWindow = 16 << 10
 
 // within gathers events from a position to another one.
 type within struct {
@@ -150,30 +165,33 @@ func (w *within) keepFrom(before int, run string) {
 }
 
 // sortDense sorts events by their positions, of which few are missing between them as a rule. It is faster then.
-func sortDense(list []Event) []Event {
+func sortDense(list []Event) {
 	first, last := uint64(math.MaxUint64), uint64(0)
 	for i := range list {
 		first, last = min(first, list[i].Pos), max(last, list[i].Pos)
 	}
 	if len(list) == 0 || last-first >= uint64(4*len(list)) {
 		slices.SortFunc(list, byPosition)
-		return list
+		return
 	}
-	at := make([]int32, last-first+1) // by position: the place in the list, from 1
+	place := make([]int32, last-first+1) // by position: the place in the list, from 1
 	for i := range list {
-		at[list[i].Pos-first] = int32(i + 1)
+		if place[list[i].Pos-first] > 0 { // a store that is damaged has a position twice
+			slices.SortFunc(list, byPosition)
+			return
+		}
+		place[list[i].Pos-first] = 1
 	}
-	sorted := make([]Event, 0, len(list))
-	for _, place := range at {
-		if place > 0 {
-			sorted = append(sorted, list[place-1])
+	next := int32(0)
+	for i := range place {
+		next += place[i]
+		place[i] = next
+	}
+	for i := range list { // each swap brings one to its place
+		for to := int(place[list[i].Pos-first]) - 1; to != i; to = int(place[list[i].Pos-first]) - 1 {
+			list[i], list[to] = list[to], list[i]
 		}
 	}
-	if len(sorted) < len(list) { // a store that is damaged has a position twice
-		slices.SortFunc(list, byPosition)
-		return list
-	}
-	return sorted
 }
 
 func byPosition(a, b Event) int { return cmp.Compare(a.Pos, b.Pos) }

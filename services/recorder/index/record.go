@@ -56,7 +56,9 @@ func (x *Index) writeBatch(ctx context.Context, t *archive.Tx, b Batch) (*writer
 		return nil, err
 	}
 	w.atOnce = !b.Later && w.derived == w.pos
-	w.holds = !w.atOnce && x.held.takes(w.pos, w.derived)
+	if w.holds = !w.atOnce && x.held.takes(w.pos, w.derived); w.holds {
+		w.later = make([]decoded, 0, len(b.Entries))
+	}
 	for i := range b.Entries {
 		if err := w.recordEntry(&b.Entries[i]); err != nil {
 			return nil, fmt.Errorf("position %d: %w", b.Entries[i].Pos, err)
@@ -401,6 +403,9 @@ func (w *writer) deriveTo(to uint64) error {
 
 // readEvents reads the recorded events that count, as [writer.deriveTo] needs them.
 func (w *writer) readEvents(to uint64) (list []decoded, last uint64, err error) {
+	if to, err = w.tx.WholeTo(w.ctx, w.derived+1, to); err != nil {
+		return nil, 0, err
+	}
 	kept, last, err := w.tx.Within(w.ctx, w.derived+1, to, deriveBytes)
 	list = make([]decoded, 0, len(kept))
 	for i := range kept {
