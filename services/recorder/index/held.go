@@ -38,9 +38,13 @@ func (h *held) holdBatch(list []decoded, after, upTo, derived uint64) {
 	for i := range list {
 		size += len(list[i].data)
 	}
-	if after == h.upTo && len(h.list)+len(list) <= maxHeld && size <= maxHeldSize {
-		h.list, h.upTo, h.size = append(h.list, list...), upTo, size
+	if after != h.upTo || len(h.list)+len(list) > maxHeld || size > maxHeldSize {
+		return
 	}
+	if cap(h.list)-len(h.list) < len(list) { // room for the most there may be, at once: growing would copy them again and again
+		h.list = append(make([]decoded, 0, maxHeld), h.list...)
+	}
+	h.list, h.upTo, h.size = append(h.list, list...), upTo, size
 }
 
 // firstTo returns the events behind the position derived, and up to which position they are all: derived if they aren't held.
