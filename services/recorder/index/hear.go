@@ -40,17 +40,16 @@ func (w *writer) detailOf(r *runRow) (d queries.Detail) {
 		d.Nodes = append(d.Nodes, n.Node)
 	}
 	for _, l := range w.written {
-		if l.run != r.ID {
+		if l.row.Run != r.ID {
 			continue
 		}
 		text := l.text.String()
 		if w.tx.D.Storable != nil {
 			text = w.tx.D.Storable(text)
 		}
-		c := queries.LineChange{Op: l.op, Line: wire.LogLine{Pos: l.pos, Text: text}}
-		if e := l.event; e != nil {
-			c.Line.Node, c.Line.Exec, c.Line.Parent, c.Line.TS, c.Line.Type = e.Node(), e.ExecID, e.Parent, e.Timestamp, l.kind
-		}
+		c := queries.LineChange{Op: l.op, Line: wire.LogLine{Pos: l.row.Pos, Text: text}}
+		e := l.event
+		c.Line.Node, c.Line.Exec, c.Line.Parent, c.Line.TS, c.Line.Type = e.Node(), e.ExecID, e.Parent, e.Timestamp, wire.LineType(l.row.Type)
 		d.Lines = append(d.Lines, c)
 	}
 	return d

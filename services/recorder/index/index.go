@@ -38,7 +38,9 @@ type Index struct {
 	held    held
 	chain   chain.Linker
 	spare   spare
-	args    []any // of the last statement that has inserted rows
+	rows    [statementCount][]any // that wait to be inserted, see queueRow
+	args    []any                 // of the last statement that has written rows
+	list    database.List         // the same
 
 	turn    sync.Mutex // held to record or to derive
 	last    uint64     // position after the last transaction; 0: unknown
@@ -147,7 +149,6 @@ type writer struct {
 	x         *Index
 	tx        *archive.Tx
 	stmts     [statementCount]*sql.Stmt // as they are in the transaction
-	rows      [statementCount][]any     // that wait to be inserted, see queueRow
 	spendings map[spendKey]*table.Spend
 	spent     []*table.Spend // the same, in the order in which they came
 	batch     Batch
@@ -215,16 +216,10 @@ type talk struct {
 
 // pendingLine is a line that the batch adds or changes.
 type pendingLine struct {
-	pos    uint64
-	op     timeline.Op // what to do to the file
-	text   strings.Builder
-	kind   wire.LineType
-	run    int64
-	node   int64
-	writer int64
-	event  *wire.Event // its first; nil for a line that is in the file already
-	part   uint64      // of this message; 0: of none
-	call   timeline.Call
+	row   table.Line  // of a line that is in the file already: whose it is
+	op    timeline.Op // what to do to the file
+	text  strings.Builder
+	event *wire.Event // its first, of this batch
 }
 
 // pendingMessage is a message that the batch adds, or one to which it adds calls.
@@ -256,7 +251,29 @@ func (w *writer) exec(s statement, args ...any) error {
 }
 
 // putRow runs a statement with a row as its parameters.
-func (w *writer) putRow(s statement, row any) error { return w.exec(s, table.Values(row)...) }
+func (w *writer) putRow(s statement, row any) error {
+	w.x.args = table.AppendValues(w.x.args[:0], row)
+	return w.execValues(w.stmtInTx(s), w.x.args)
+}
+
+// putNumbered runs a statement that writes a row which the database has numbered.
+func (w *writer) putNumbered(s statement, row any, id int64) error {
+	w.x.args = append(table.AppendValues(w.x.args[:0], row), id)
+	return w.execValues(w.stmtInTx(s), w.x.args)
+}
+
+// execValues runs a statement with values of rows, of which it keeps none.
+func (w *writer) execValues(s *sql.Stmt, values []any) error {
+	given := values
+	if w.tx.D.Lists {
+		w.x.list.Set(values)
+		defer w.x.list.Clear()
+		given = []any{&w.x.list}
+	}
+	_, err := s.ExecContext(w.ctx, given...)
+	clear(values)
+	return err
+}
 
 // scanRow runs a statement that returns one row.
 func (w *writer) scanRow(s statement, args []any, into ...any) error {
@@ -264,30 +281,32 @@ func (w *writer) scanRow(s statement, args []any, into ...any) error {
 }
 
 // queueRow notes a row that a statement of [bulkStatements] is to insert.
-func (w *writer) queueRow(s statement, row any) { w.rows[s] = append(w.rows[s], row) }
+func (w *writer) queueRow(s statement, row any) { w.x.rows[s] = append(w.x.rows[s], row) }
+
+// dropRows drops the rows that were noted for a statement, but not the memory for as many.
+func (x *Index) dropRows(s statement) {
+	clear(x.rows[s])
+	x.rows[s] = x.rows[s][:0]
+}
 
 // insertRows inserts the rows that were noted for a statement, in their order.
 func (w *writer) insertRows(s statement) error {
-	rows, args := w.rows[s], w.x.args
+	rows := w.x.rows[s]
 	var many *sql.Stmt
 	for ; len(rows) >= bulkRows; rows = rows[bulkRows:] {
 		if many == nil {
 			many = w.tx.StmtContext(w.ctx, w.x.stmts.many[s])
 		}
-		args = table.AppendValues(args[:0], rows[:bulkRows]...)
-		if _, err := many.ExecContext(w.ctx, args...); err != nil {
+		w.x.args = table.AppendValues(w.x.args[:0], rows[:bulkRows]...)
+		if err := w.execValues(many, w.x.args); err != nil {
 			return err
 		}
 	}
 	for _, row := range rows {
-		args = table.AppendValues(args[:0], row)
-		if err := w.exec(s, args...); err != nil {
+		if err := w.putRow(s, row); err != nil {
 			return err
 		}
 	}
-	clear(args[:cap(args)])
-	w.x.args = args[:0]
-	clear(w.rows[s])
-	w.rows[s] = w.rows[s][:0]
+	w.x.dropRows(s)
 	return nil
 }

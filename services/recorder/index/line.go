@@ -29,13 +29,16 @@ func (w *writer) deriveLine(r *runRow, writer, about *nodeRow, pos uint64, e *wi
 	}
 	l, ok := w.lines[step.Pos]
 	if !ok {
-		l = &pendingLine{pos: step.Pos, op: step.Op, kind: step.Type, run: r.ID, node: about.ID, writer: writer.ID, event: e}
+		l = &pendingLine{op: step.Op, event: e, row: table.Line{
+			Pos: step.Pos, Run: r.ID, Node: about.ID, Writer: writer.ID, Seq: e.Seq, Exec: e.ExecID, Parent: e.Parent, TS: e.Timestamp, Type: string(step.Type),
+		}}
 		w.lines[step.Pos] = l
 		if step.Op == timeline.Add {
 			r.Lines++
-			l.call = timeline.CallOf(e, func(field string) string { return missingNote(e, field) })
+			call := timeline.CallOf(e, func(field string) string { return missingNote(e, field) })
+			l.row.Cut, l.row.Input, l.row.Output = call.Cut, call.Input, call.Output
 			var err error
-			if l.part, err = w.messageOfText(r, about, pos, e); err != nil {
+			if l.row.Message, err = w.messageOfText(r, about, pos, e); err != nil {
 				return err
 			}
 		}
@@ -85,15 +88,12 @@ func (w *writer) writeLines() error {
 		var err error
 		switch l.op {
 		case timeline.Add:
-			e := l.event
-			w.queueRow(addLine, &table.Line{
-				Pos: l.pos, Run: l.run, Node: l.node, Writer: l.writer, Seq: e.Seq, Exec: e.ExecID, Parent: e.Parent,
-				TS: e.Timestamp, Type: string(l.kind), Text: l.text.String(), Message: l.part, Cut: l.call.Cut, Input: l.call.Input, Output: l.call.Output,
-			})
+			l.row.Text = l.text.String()
+			w.queueRow(addLine, &l.row)
 		case timeline.Extend:
-			err = w.exec(extendLine, l.text.String(), l.pos)
+			err = w.exec(extendLine, l.text.String(), l.row.Pos)
 		case timeline.Replace:
-			err = w.exec(replaceLine, l.text.String(), l.pos)
+			err = w.exec(replaceLine, l.text.String(), l.row.Pos)
 		case timeline.None:
 		}
 		if err != nil {

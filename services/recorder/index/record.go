@@ -275,6 +275,9 @@ func (x *Index) beginWriter(ctx context.Context, t *archive.Tx, b Batch) (*write
 	if !x.D.Interrupt {
 		w.ctx = context.WithoutCancel(ctx)
 	}
+	for s := range statementCount {
+		x.dropRows(s) // of one that failed
+	}
 	if err := t.Lock(ctx); err != nil {
 		return nil, err
 	}

@@ -140,7 +140,7 @@ func (w *writer) writeRun(r *runRow) error {
 	if r.changed {
 		r.takeState(r.state)
 	}
-	if err := w.exec(putRun, append(table.Values(&r.Run), r.ID)...); err != nil {
+	if err := w.putNumbered(putRun, &r.Run, r.ID); err != nil {
 		return err
 	}
 	return w.keepFold(r)
@@ -166,7 +166,7 @@ func (w *writer) writeNode(n *nodeRow) error {
 		return err
 	}
 	n.Timeline, n.Talk = open, said
-	return w.exec(putNode, append(table.Values(&n.Node), n.ID)...)
+	return w.putNumbered(putNode, &n.Node, n.ID)
 }
 
 // addLabels notes labels, except for names that are too long for a question.

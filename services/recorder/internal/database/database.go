@@ -64,7 +64,7 @@ func CheckKind(target string) error {
 func Scratch(ctx context.Context, path string) (*DB, error) {
 	s := &DB{Name: "scratch", Path: path, D: sqliteDialect()}
 	var err error
-	if s.Writer, err = sql.Open("sqlite", DSN(s.Path, "_pragma=synchronous(OFF)", writeCache, journal)); err != nil {
+	if s.Writer, err = openLists(DSN(s.Path, "_pragma=synchronous(OFF)", writeCache, journal)); err != nil {
 		return nil, err
 	}
 	s.Writer.SetMaxOpenConns(1)
@@ -173,6 +173,7 @@ type Dialect struct {
 	version func(ctx context.Context, t *Tx) (int, error) // of the database's tables, 0 of an empty one; ErrForeign
 	mark    func(version int) string                      // says that the tables have a version
 
+	Lists     bool                     // statements that write take a [List]
 	Inserts   string                   // how a statement begins that inserts many rows, in a transaction that ends if it fails
 	Unindexed string                   // after a table: it is read in its own order
 	Lags      bool                     // lines get into the full text after they were recorded, and those that grow are kept apart

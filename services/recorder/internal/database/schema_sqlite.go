@@ -23,6 +23,7 @@ func sqliteDialect() *Dialect {
 		},
 		Unindexed: " NOT INDEXED",
 		Inserts:   "INSERT OR FAIL", // which needs no journal to undo its first rows
+		Lists:     true,
 		Lags:      true,
 		Prepares:  true,
 		Integrity: "PRAGMA integrity_check",

@@ -51,7 +51,7 @@ func (s *DB) openBoth(ctx context.Context) error {
 	if err := s.makePrivate(); err != nil {
 		return err
 	}
-	if s.Writer, err = sql.Open("sqlite", DSN(s.Path, options...)); err != nil {
+	if s.Writer, err = openLists(DSN(s.Path, options...)); err != nil {
 		return err
 	}
 	s.Writer.SetMaxOpenConns(1)
