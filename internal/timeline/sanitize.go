@@ -62,11 +62,27 @@ func Plain(s string) string {
 // Line is [Sanitize] for what has to fit on one line: runs of white space
 // become one space, and what is longer than limit characters is cut.
 func Line(s string, limit int) string {
+	if len(s) <= limit && isLine(s) {
+		return s
+	}
 	s = strings.TrimSpace(s)
 	if enough := 16 * limit; len(s) > enough {
 		s = strings.ToValidUTF8(s[:enough], "") + "…"
 	}
 	return cutText(strings.Join(strings.Fields(Sanitize(s)), " "), limit)
+}
+
+// isLine reports whether a text is ASCII that fits on a line as it is, as most are of which [Line] is asked.
+func isLine(s string) bool {
+	space := s != ""
+	for i := range len(s) {
+		c := s[i]
+		if c < ' ' || c >= 0x7f || c == ' ' && space {
+			return false
+		}
+		space = c == ' '
+	}
+	return !space
 }
 
 // firstUnsafe returns the index from which s needs a closer look.

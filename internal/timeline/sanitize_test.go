@@ -42,6 +42,7 @@ func TestSanitize(t *testing.T) {
 
 func TestLineFitsOneLine(t *testing.T) {
 	for in, want := range map[string]string{
+		"": "", "a b": "a b", " a b": "a b", "a b ": "a b", "a  b": "a b", "a\tb": "a b", "a\x7f": "a␡", " ": "",
 		" a\n\tb  c ":                         "a b c",
 		"abcdefghijk":                         "abcdefghi…",
 		"äöüäöüäöüä":                          "äöüäöüäöüä",
