@@ -9,21 +9,26 @@ import (
 	"code.wake.dev/wake/services/recorder"
 )
 
+// shortRuns is a tape of 10 000 runs, of which all go on, one in so many, or none.
+func shortRuns(b *testing.B, every int) *tape {
+	p := newTape(b)
+	for i := range 10_000 {
+		run := fmt.Sprint("r", i)
+		exec := p.start(run, "coder", map[string]string{"team": fmt.Sprint(i % 7)})
+		p.add(run, "coder", exec, &wire.AgentText{Content: "Half of it is done."})
+		p.add(run, "coder", exec, &wire.Usage{MessageID: "m", InputTokens: 10, OutputTokens: 5})
+		if every == 0 || i%every > 0 {
+			p.add(run, "coder", exec, &wire.AgentComplete{Result: "done"})
+			p.add(run, wire.RunNode, "", &wire.FlowComplete{FlowName: "review", Status: wire.FlowStatusComplete})
+		}
+	}
+	return p
+}
+
 // BenchmarkAnswers asks a store of 10 000 runs, of which all go on, one in ten or none.
 func BenchmarkAnswers(b *testing.B) {
-	const runs = 10_000
 	for _, every := range []int{0, 10, 1} {
-		p := newTape(b)
-		for i := range runs {
-			run := fmt.Sprint("r", i)
-			exec := p.start(run, "coder", map[string]string{"team": fmt.Sprint(i % 7)})
-			p.add(run, "coder", exec, &wire.AgentText{Content: "Half of it is done."})
-			p.add(run, "coder", exec, &wire.Usage{MessageID: "m", InputTokens: 10, OutputTokens: 5})
-			if every == 0 || i%every > 0 {
-				p.add(run, "coder", exec, &wire.AgentComplete{Result: "done"})
-				p.add(run, wire.RunNode, "", &wire.FlowComplete{FlowName: "review", Status: wire.FlowStatusComplete})
-			}
-		}
+		p := shortRuns(b, every)
 		s := openStore(b)
 		s.Answers.HoldLive(1000)
 		p.store(s, 4096)
@@ -86,17 +91,7 @@ func BenchmarkAnswers(b *testing.B) {
 
 // BenchmarkFirstAnswers asks a store that was just opened, of 10 000 runs, of which one in ten goes on.
 func BenchmarkFirstAnswers(b *testing.B) {
-	p := newTape(b)
-	for i := range 10_000 {
-		run := fmt.Sprint("r", i)
-		exec := p.start(run, "coder", nil)
-		p.add(run, "coder", exec, &wire.AgentText{Content: "Half of it is done."})
-		p.add(run, "coder", exec, &wire.Usage{MessageID: "m", InputTokens: 10, OutputTokens: 5})
-		if i%10 > 0 {
-			p.add(run, "coder", exec, &wire.AgentComplete{Result: "done"})
-			p.add(run, wire.RunNode, "", &wire.FlowComplete{FlowName: "review", Status: wire.FlowStatusComplete})
-		}
-	}
+	p := shortRuns(b, 10)
 	filled := openStore(b)
 	p.store(filled, 4096)
 	path, now := filled.Archive.Path, time.UnixMilli(p.clock)

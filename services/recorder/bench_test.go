@@ -307,15 +307,22 @@ func BenchmarkIndex(b *testing.B) {
 
 // BenchmarkVerify checks agents at work, first what is of single runs, then the full text besides.
 func BenchmarkVerify(b *testing.B) {
-	target, events := os.Getenv("WAKE_VERIFY_STORE"), 0 // a store that is there
-	if target == "" {
-		p := work(b, 20, 5000)
-		target, events = newTarget(b), len(p.entries)
+	if path := os.Getenv("WAKE_VERIFY_STORE"); path != "" { // a store that is there
+		benchmarkVerify(b, path)
+		return
+	}
+	for name, p := range map[string]*tape{"20 long runs": work(b, 20, 5000), "10000 short runs": shortRuns(b, 10)} {
+		target := newTarget(b)
 		s := openAt(b, target)
 		p.store(s, 4000)
 		indexed(b, s)
 		closed(b, s)
+		b.Run(name, func(b *testing.B) { benchmarkVerify(b, target) })
 	}
+}
+
+func benchmarkVerify(b *testing.B, target string) {
+	events := 0
 	s, err := recorder.OpenReadOnly(b.Context(), target)
 	if err != nil {
 		b.Fatal(err)

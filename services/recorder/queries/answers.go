@@ -89,9 +89,9 @@ func askAll[R any](ctx context.Context, a *Answers, what string, q wire.RunsRequ
 		if err != nil {
 			return *new(R), request.Wrap(what, err)
 		}
-		removed := false
+		outdated := false
 		r, err := askArchive(ctx, a, what, func(t *archive.Tx) (r R, err error) {
-			if removed, err = lacksAny(ctx, t, all); err != nil || removed && tries > 0 {
+			if outdated, err = isOutdated(ctx, t, all); err != nil || outdated && tries > 0 {
 				return r, err
 			}
 			runs, err := wantedRuns(ctx, t, all, q, now)
@@ -100,7 +100,7 @@ func askAll[R any](ctx context.Context, a *Answers, what string, q wire.RunsRequ
 			}
 			return ask(t, runs)
 		})
-		if err != nil || !removed || tries == 0 {
+		if err != nil || !outdated || tries == 0 {
 			return r, err
 		}
 		a.roll.drop("")

@@ -31,6 +31,7 @@ type rollRun struct {
 	first, last                  uint64 // positions; last is the one up to which what follows from its events is derived
 	flow, status, result, parent string
 	startedAt, endedAt, activeAt int64 // Unix ms
+	goneAt                       int64 // Unix ms; 0: it isn't deleted
 }
 
 // maxRoll bounds the runs that a roll has: of more it is read for each question.
@@ -61,8 +62,9 @@ func byFirst(r *rollRun, first uint64) int { return cmp.Compare(r.first, first) 
 func putRun(list []*rollRun, r *rollRun) []*rollRun {
 	at, found := slices.BinarySearchFunc(list, r.first, byFirst)
 	if !found {
-		list = slices.Insert(list, at, r)
+		return slices.Insert(list, at, r)
 	}
+	r.goneAt = list[at].goneAt // which no event changes
 	list[at] = r
 	return list
 }
@@ -134,44 +136,44 @@ func (o *roll) readMissing(ctx context.Context, t *archive.Tx) (list []*rollRun,
 
 // readRoll reads runs into a list in the order of their first events: all, or those that a condition selects, too.
 func readRoll(ctx context.Context, t *archive.Tx, list []*rollRun, where string, args ...any) ([]*rollRun, error) {
-	text := `SELECT runs.id, run, flow, status, result, parent, started_at, ended_at, last_at, first_pos, CASE WHEN last_pos < derived THEN last_pos ELSE derived END
-		FROM runs, streams WHERE first_pos <= derived` + where + ` ORDER BY first_pos`
+	text := `SELECT runs.id, run, flow, status, result, parent, started_at, ended_at, last_at, first_pos, CASE WHEN last_pos < derived THEN last_pos ELSE derived END,
+		coalesce((SELECT gone_at FROM deleted WHERE deleted.run = runs.run), 0) FROM runs, streams WHERE first_pos <= derived` + where + ` ORDER BY first_pos`
 	var r table.Run
-	for err := range t.Each(ctx, text, args, &r.ID, &r.RunID, &r.FlowName, &r.Status, &r.Result, &r.ParentRun, &r.StartedAt, &r.EndedAt, &r.LastActiveAt, &r.FirstPos, &r.LastPos) {
+	var goneAt int64
+	for err := range t.Each(ctx, text, args, &r.ID, &r.RunID, &r.FlowName, &r.Status, &r.Result, &r.ParentRun, &r.StartedAt, &r.EndedAt, &r.LastActiveAt, &r.FirstPos, &r.LastPos, &goneAt) {
 		if err != nil {
 			return nil, err
 		}
-		list = putRun(list, rollOf(&r, r.LastPos))
+		one := rollOf(&r, r.LastPos)
+		one.goneAt = goneAt
+		list = putRun(list, one)
 	}
 	return list, nil
 }
 
-// lacksAny reports whether a store lacks some of all runs: another recorder of the same store doesn't tell what it removes.
-func lacksAny(ctx context.Context, t *archive.Tx, all []*rollRun) (bool, error) {
+// isOutdated reports whether runs were deleted, restored or removed that a roll has otherwise: that is no event.
+func isOutdated(ctx context.Context, t *archive.Tx, all []*rollRun) (bool, error) {
 	if len(all) == 0 {
 		return false, nil
 	}
-	var n int
-	err := t.Row(ctx, `SELECT count(*) FROM runs WHERE first_pos <= ?1`, all[len(all)-1].first).Scan(&n)
-	return n != len(all), err
+	var runs int
+	var goneAt, sum int64
+	for _, r := range all {
+		sum += r.goneAt
+	}
+	text := `SELECT (SELECT count(*) FROM runs WHERE first_pos <= ?1), (SELECT CAST(coalesce(sum(gone_at), 0) AS BIGINT) FROM deleted)`
+	err := t.Row(ctx, text, all[len(all)-1].first).Scan(&runs, &goneAt)
+	return runs != len(all) || goneAt != sum, err
 }
 
 // wantedRuns leaves of all runs those that a filter selects, which has none that are deleted.
 func wantedRuns(ctx context.Context, t *archive.Tx, all []*rollRun, q wire.RunsRequest, now time.Time) ([]*rollRun, error) {
+	if q.Label == "" && q.Flow == "" && len(q.Status) == 0 {
+		return slices.DeleteFunc(all, func(r *rollRun) bool { return r.Run == wire.NoRun || r.goneAt > 0 }), nil
+	}
 	where, args, err := runsFilter(q, now)
 	if err != nil {
 		return nil, err
-	}
-	if q.Label == "" && q.Flow == "" && len(q.Status) == 0 {
-		deleted := map[string]bool{}
-		var run string
-		for err := range t.Each(ctx, `SELECT run FROM deleted`, nil, &run) {
-			if err != nil {
-				return nil, err
-			}
-			deleted[run] = true
-		}
-		return slices.DeleteFunc(all, func(r *rollRun) bool { return r.Run == wire.NoRun || deleted[r.Run] }), nil
 	}
 	wanted := map[int64]bool{}
 	var id int64

@@ -29,7 +29,7 @@ const someUses = 16
 // begun is gone on with.
 func (d *Deleter) Remove(ctx context.Context, now time.Time) (run string, more bool, err error) {
 	err = d.kept.Change(ctx, func(t *archive.Tx) error {
-		of, err := runInRemoval(ctx, t)
+		of, err := runInRemoval(ctx, t, now)
 		if errors.Is(err, sql.ErrNoRows) {
 			more, err = retireNext(ctx, t, now)
 			return err
@@ -53,14 +53,16 @@ func (d *Deleter) Remove(ctx context.Context, now time.Time) (run string, more b
 // Due returns how many runs are past their time, those that are losing their events among them.
 func (d *Deleter) Due(ctx context.Context, now time.Time) (runs int64, err error) {
 	return archive.Ask(ctx, d.kept, func(t *archive.Tx) (n int64, err error) {
-		err = t.Row(ctx, `SELECT count(*) FROM (SELECT run FROM deleted WHERE gone_at <= ?1 UNION SELECT run FROM retired JOIN runs USING (run)) due`, now.UnixMilli()).Scan(&n)
+		err = t.Row(ctx, `SELECT count(*) FROM deleted WHERE gone_at <= ?1`, now.UnixMilli()).Scan(&n)
 		return n, err
 	})
 }
 
 // runInRemoval returns a run that is losing its events.
-func runInRemoval(ctx context.Context, t *archive.Tx) (of request.Target, err error) {
-	err = t.Row(ctx, `SELECT r.id, r.run FROM retired JOIN runs r ON r.run = retired.run LIMIT 1`).Scan(&of.ID, &of.Run)
+func runInRemoval(ctx context.Context, t *archive.Tx, now time.Time) (of request.Target, err error) {
+	// It is deleted as long, and its time is over. Of those that were removed there are more and more.
+	text := `SELECT r.id, r.run FROM deleted d JOIN runs r ON r.run = d.run WHERE d.gone_at <= ?1 AND EXISTS (SELECT 1 FROM retired WHERE run = d.run) ORDER BY d.gone_at LIMIT 1`
+	err = t.Row(ctx, text, now.UnixMilli()).Scan(&of.ID, &of.Run)
 	return of, err
 }
 

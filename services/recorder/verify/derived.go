@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"math"
@@ -37,29 +36,46 @@ type replayed struct {
 	entry eventlog.Entry
 }
 
-// Bounds of what is recorded again at once.
+// Bounds of what is recorded again at once, and of what the scratch store has before it is emptied.
 const (
-	replayEvents = 1000
-	replayBytes  = 4 << 20
+	replayEvents  = 1000
+	replayBytes   = 4 << 20
+	scratchEvents = 20_000
 )
 
 func (v *verifier) newReplay(ctx context.Context, r *runCheck) (*replay, error) {
 	v.scratch.ForgetStates()
-	begun, err := v.scratch.Begin(ctx)
-	if err != nil {
-		return nil, err
+	if v.again != nil && v.Events-v.emptied > scratchEvents {
+		if err := v.emptyScratch(); err != nil {
+			return nil, err
+		}
 	}
-	p := &replay{v: v, r: r, t: begun}
+	if v.again == nil { // one for many runs: what it is asked of each is prepared once
+		var err error
+		if v.again, err = v.scratch.Begin(ctx); err != nil {
+			return nil, err
+		}
+	}
+	p := &replay{v: v, r: r, t: v.again}
 	text := `SELECT pos, 'folds' FROM folds WHERE run = ?1 UNION ALL SELECT pos, 'keyframes' FROM keyframes WHERE run = ?1 ORDER BY 1, 2`
 	var k keptState
 	for err := range v.t.Each(ctx, text, []any{r.ID}, &k.pos, &k.table) {
 		if err == nil {
 			p.kept = append(p.kept, k)
 		} else if err := v.noteFailure(ctx, Damage{Table: "folds", Run: r.RunID}, err); err != nil {
-			return nil, errors.Join(err, begun.Rollback())
+			return nil, err
 		}
 	}
 	return p, nil
+}
+
+// emptyScratch drops what was recorded again.
+func (v *verifier) emptyScratch() (err error) {
+	if v.again != nil {
+		err = v.again.Rollback()
+	}
+	v.again, v.emptied = nil, v.Events
+	return err
 }
 
 // keptState is a state of the run that is in a table.
@@ -205,12 +221,33 @@ func (v *verifier) checkDerived(ctx context.Context, r *runCheck) error {
 	for _, kept := range r.replay.kept {
 		v.addDamage(Damage{Table: kept.table, Run: r.RunID, From: kept.pos, Column: "pos", Problem: "there is no event at the position of the state"})
 	}
-	for _, d := range derivationsOf(v.t.D.Tables) {
-		if err := v.compareTable(ctx, r, d); err != nil {
-			return err
+	kept, err := v.filledTables(ctx, v.t, r.RunID)
+	if err != nil {
+		for i := range kept {
+			kept[i] = true // comparing them says what can't be read
+		}
+	}
+	want, err := v.filledTables(ctx, r.replay.t, r.RunID)
+	if err != nil {
+		return err
+	}
+	for i, d := range v.derived {
+		if kept[i] || want[i] {
+			if err := v.compareTable(ctx, r, d); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// filledTables tells of which derived tables a run has rows: most have none of most runs, and a question for each takes longer than one for all.
+func (v *verifier) filledTables(ctx context.Context, t *archive.Tx, run string) ([]bool, error) {
+	filled, terms, into := make([]bool, len(v.derived)), make([]string, len(v.derived)), make([]any, len(v.derived))
+	for i, d := range v.derived {
+		terms[i], into[i] = "EXISTS ("+d.query+")", &filled[i]
+	}
+	return filled, t.Row(ctx, "SELECT "+strings.Join(terms, ", "), run).Scan(into...)
 }
 
 // compareTable compares the rows of a table with those of the scratch store.

@@ -36,7 +36,6 @@ func (v *verifier) checkRun(ctx context.Context, r *runCheck) error {
 	if r.replay, err = v.newReplay(ctx, r); err != nil {
 		return err
 	}
-	defer r.replay.t.Rollback() //nolint:errcheck // it is only compared with
 	tailEvents, err := v.checkEvents(ctx, r)
 	if err != nil {
 		return err

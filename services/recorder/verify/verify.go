@@ -117,7 +117,7 @@ func (c *Checker) newVerifier() *verifier {
 	if progress == nil {
 		progress = func(string, int64, int64) {}
 	}
-	return &verifier{s: c.answers, progress: progress, Verification: Verification{Damages: []Damage{}}}
+	return &verifier{s: c.answers, derived: derivationsOf(c.answers.D.Tables), progress: progress, Verification: Verification{Damages: []Damage{}}}
 }
 
 // Verify checks the events of a run, or of all if run is empty, and whatever is
@@ -140,6 +140,9 @@ type verifier struct {
 	t       *archive.Tx
 	fields  *archive.Tx // for large fields, while rows are read in t
 	scratch *index.Index
+	again   *archive.Tx // in the scratch store; nil: that is empty
+	emptied int64       // events that were checked when it was
+	derived []derivation
 	chain   chain.Linker
 	anchors map[string]AnchorLink // that haven't been come to, by run
 	seen    *positions            // of all runs; nil: only one run is checked
@@ -365,6 +368,7 @@ func (v *verifier) checkRuns(ctx context.Context, where string, args database.Pa
 		v.all += row.Events
 	}
 	v.progress(partEvents, 0, v.all)
+	defer v.emptyScratch() //nolint:errcheck // it is only compared with
 	for _, r := range list {
 		damages := len(v.Damages) + v.Omitted
 		if err := v.checkRun(ctx, r); err != nil {

@@ -89,7 +89,10 @@ func All() Tables {
 		},
 		{Name: "tail", Note: "event that isn't sealed yet", Columns: columnsOf[Tail](), Key: pos, Indexes: []Index{{Name: "tail_run", Columns: "run, pos"}}},
 		{Name: "blobs", Note: "large field", Columns: columnsOf[Blob](), Key: []string{"sha256"}},
-		{Name: "deleted", Note: "run that was deleted, until its events are removed", Columns: columnsOf[Deleted](), Key: []string{"run"}},
+		{
+			Name: "deleted", Note: "run that was deleted, until its events are removed", Columns: columnsOf[Deleted](), Key: []string{"run"},
+			Indexes: []Index{{Name: "deleted_gone", Columns: "gone_at"}},
+		},
 		{Name: "retired", Note: "run whose events were removed, or are being removed", Columns: columnsOf[Retired](), Key: []string{"run"}},
 		{Name: "rebuilds", Note: "order to derive everything again that was obeyed", Columns: columnsOf[Rebuild](), Key: []string{"id"}},
 		{
