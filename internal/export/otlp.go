@@ -46,7 +46,7 @@ func OTLP(run Run, events Events, o Spans, send func(body []byte) error) (Result
 	r := Result{RunID: run.ID}
 	t := &tracer{
 		run: run, options: o, send: send, result: &r, trace: traceOf(run.ID),
-		execs: map[string]*execution{},
+		execs: map[string]*nodeExecution{},
 	}
 	if err := eachVisible(&r, events, func(e *eventlog.Entry) error { return t.addEvent(e.Pos, e.Event) }); err != nil {
 		return r, err
@@ -187,8 +187,8 @@ func (s *otlpSpan) setError(kind, message string) {
 	s.Status = &spanStatus{Message: message, Code: statusError}
 }
 
-// execution is one of a node.
-type execution struct {
+// nodeExecution is one of a node.
+type nodeExecution struct {
 	span    *otlpSpan // nil: its beginning isn't in what is exported
 	talk    conversation.Conversation
 	threads map[string]*agentThread // by parent call; "": the node's own agent
@@ -218,7 +218,7 @@ type tracer struct {
 	root  *otlpSpan
 	ended bool
 	at    int64
-	execs map[string]*execution // open
+	execs map[string]*nodeExecution // open
 	ready []*otlpSpan
 }
 
@@ -243,10 +243,10 @@ func (t *tracer) addEvent(pos uint64, e *wire.Event) error {
 	return nil
 }
 
-func (t *tracer) exec(e *wire.Event) *execution {
+func (t *tracer) exec(e *wire.Event) *nodeExecution {
 	x := t.execs[execOf(e)]
 	if x == nil {
-		x = &execution{threads: map[string]*agentThread{}, calls: map[string]*otlpSpan{}}
+		x = &nodeExecution{threads: map[string]*agentThread{}, calls: map[string]*otlpSpan{}}
 		t.execs[execOf(e)] = x
 	}
 	return x
@@ -352,7 +352,7 @@ func (t *tracer) endNode(e *wire.Event, failed *wire.NodeError) {
 }
 
 // closeExecution ends what an execution has open.
-func (t *tracer) closeExecution(x *execution, at int64) {
+func (t *tracer) closeExecution(x *nodeExecution, at int64) {
 	for _, id := range sortedKeys(x.calls) {
 		x.calls[id].setFlag(attrOpen, true)
 		t.endSpan(x.calls[id], at)
@@ -366,7 +366,7 @@ func (t *tracer) closeExecution(x *execution, at int64) {
 }
 
 // tellSpending says on the span of the execution what all its model calls used and cost.
-func (x *execution) tellSpending() {
+func (x *nodeExecution) tellSpending() {
 	u := x.spent
 	if x.span == nil || u == (wire.Spending{}) {
 		return
@@ -384,7 +384,7 @@ func (x *execution) tellSpending() {
 }
 
 // endThread ends an agent's call of the model, and a sub-agent.
-func (t *tracer) endThread(x *execution, parent string, at int64) {
+func (t *tracer) endThread(x *nodeExecution, parent string, at int64) {
 	h := x.threads[parent]
 	if h == nil {
 		return
@@ -405,7 +405,7 @@ func (t *tracer) endChat(h *agentThread) {
 
 // threadOf returns the agent that an event is of. What follows the end of a sub-agent, such
 // as its last usage, is still its own.
-func (t *tracer) threadOf(x *execution, e *wire.Event, step conversation.Step) *agentThread {
+func (t *tracer) threadOf(x *nodeExecution, e *wire.Event, step conversation.Step) *agentThread {
 	if h := x.threads[e.Parent]; h != nil && (!h.over || !step.Opened) {
 		return h
 	}
@@ -439,7 +439,7 @@ func (t *tracer) threadOf(x *execution, e *wire.Event, step conversation.Step) *
 }
 
 // addAgentEvent takes what agents and commands do.
-func (t *tracer) addAgentEvent(x *execution, e *wire.Event, step conversation.Step) {
+func (t *tracer) addAgentEvent(x *nodeExecution, e *wire.Event, step conversation.Step) {
 	h := func() *agentThread { return t.threadOf(x, e, step) }
 	for _, entry := range x.account.Apply(e) {
 		x.spent = ledger.Add(x.spent, entry.Spending)
@@ -550,7 +550,7 @@ func (t *tracer) beginCall(h *agentThread, e *wire.Event, call conversation.Call
 }
 
 // finishCall ends a call; its beginning needn't be in what is exported.
-func (t *tracer) finishCall(x *execution, h *agentThread, e *wire.Event, step conversation.Step) {
+func (t *tracer) finishCall(x *nodeExecution, h *agentThread, e *wire.Event, step conversation.Step) {
 	p := step.Result
 	s := x.calls[e.CallID]
 	if s == nil {

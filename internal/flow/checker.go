@@ -308,5 +308,5 @@ type names struct {
 	roots []string // node ids, outputs, state, input and a forEach's item
 	nodes []string // the node ids
 
-	shapes map[string]shape // of the outputs of nodes, as far as they are known
+	shapes map[string]valueShape // of the outputs of nodes, as far as they are known
 }

@@ -8,15 +8,15 @@ import (
 	"code.wake.dev/wake/internal/document"
 )
 
-// shape is the fields that a value is known to have. That of a list is the one of its items, as in
+// valueShape is the fields that a value is known to have. That of a list is the one of its items, as in
 // expressions; nil is a value of which nothing is known.
-type shape map[string]shape
+type valueShape map[string]valueShape
 
 // withFields adds fields of which nothing is known.
-func (s shape) withFields(names ...string) shape {
+func (s valueShape) withFields(names ...string) valueShape {
 	out := maps.Clone(s)
 	if out == nil {
-		out = shape{}
+		out = valueShape{}
 	}
 	for _, name := range names {
 		out[name] = nil
@@ -38,8 +38,8 @@ var (
 )
 
 // nodeShapes are those of the outputs of nodes, as far as they are known before anything has run.
-func nodeShapes(d *Definition) map[string]shape {
-	out := map[string]shape{}
+func nodeShapes(d *Definition) map[string]valueShape {
+	out := map[string]valueShape{}
 	for _, n := range d.Nodes {
 		s := outputShape(&n)
 		if s == nil {
@@ -55,20 +55,20 @@ func nodeShapes(d *Definition) map[string]shape {
 	return out
 }
 
-func outputShape(n *Node) shape {
+func outputShape(n *Node) valueShape {
 	switch n.Type {
 	case TypeAsk:
-		return shape{}.withFields("answer")
+		return valueShape{}.withFields("answer")
 	case TypeSleep, TypeAt:
-		return shape{}.withFields("at", "lateMs")
+		return valueShape{}.withFields("at", "lateMs")
 	case TypeExec:
-		return shape{}.withFields(execOutput...)
+		return valueShape{}.withFields(execOutput...)
 	case TypeFlow:
-		return shape{}.withFields(flowOutput...)
+		return valueShape{}.withFields(flowOutput...)
 	case TypeSet: // what it sets may be anything
 	case TypeAgent:
 		if answer := schemaShape(n.Input.Get("outputSchema").Any()); answer != nil {
-			s := shape{}.withFields(agentOutput...)
+			s := valueShape{}.withFields(agentOutput...)
 			s["structuredOutput"] = answer
 			return s
 		}
@@ -80,7 +80,7 @@ func outputShape(n *Node) shape {
 var openKeywords = []string{"additionalProperties", "patternProperties", "unevaluatedProperties", "anyOf", "oneOf", "allOf", "if", "$ref", "$dynamicRef"}
 
 // schemaShape is the shape of what a JSON Schema describes.
-func schemaShape(v any) shape {
+func schemaShape(v any) valueShape {
 	schema, _ := v.(map[string]any)
 	if items, ok := schema["items"]; ok {
 		return schemaShape(items)
@@ -94,7 +94,7 @@ func schemaShape(v any) shape {
 			return nil
 		}
 	}
-	out := shape{}
+	out := valueShape{}
 	for name, property := range properties {
 		out[name] = schemaShape(property)
 	}

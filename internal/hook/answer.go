@@ -13,8 +13,8 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// question is what a hook is asked, as JSON; see schemas/hook.schema.json.
-type question struct {
+// hookQuestion is what a hook is asked, as JSON; see schemas/hook.schema.json.
+type hookQuestion struct {
 	Event     string   `json:"event"`
 	RunID     string   `json:"runId"`
 	NodeID    string   `json:"nodeId"`
@@ -36,7 +36,7 @@ func (s *Set) encodeQuestion(e Event) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	err := enc.Encode(question{
+	err := enc.Encode(hookQuestion{
 		Event: e.Name, RunID: s.cfg.RunID, NodeID: s.cfg.NodeID, ExecID: s.cfg.ExecID, Cwd: s.cfg.Dir,
 		AgentID: e.AgentID, Turn: e.Turn, Resumed: e.Resumed, Task: e.Task,
 		ToolName: e.Tool, ToolUseID: e.ToolUseID, ToolInput: e.Input, Result: e.Result, Error: e.Error,

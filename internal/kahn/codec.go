@@ -263,7 +263,7 @@ func (r *fieldReader) visitOptObject(name string, p *json.RawMessage) {
 
 // Append appends the line without its end. Its error is an [*Error].
 func (e *Event) Append(dst []byte) ([]byte, error) {
-	w := &writer{buf: append(dst, '{')}
+	w := &objectWriter{buf: append(dst, '{')}
 	if e.Body == nil {
 		return nil, &Error{Problems: []string{"event is required"}}
 	}
@@ -279,16 +279,16 @@ func (e *Event) Append(dst []byte) ([]byte, error) {
 	return append(w.buf, '}'), nil
 }
 
-// writer writes the fields of an object.
-type writer struct {
+// objectWriter writes the fields of an object.
+type objectWriter struct {
 	buf      []byte
 	more     bool
 	problems []string
 }
 
-func (w *writer) addProblem(name, what string) { w.problems = append(w.problems, name+" "+what) }
+func (w *objectWriter) addProblem(name, what string) { w.problems = append(w.problems, name+" "+what) }
 
-func (w *writer) writeKey(name string) {
+func (w *objectWriter) writeKey(name string) {
 	if w.more {
 		w.buf = append(w.buf, ',')
 	}
@@ -297,7 +297,7 @@ func (w *writer) writeKey(name string) {
 	w.buf = append(w.buf, ':')
 }
 
-func (w *writer) writeString(s string) {
+func (w *objectWriter) writeString(s string) {
 	value, err := wire.Marshal(strings.ToValidUTF8(s, "\uFFFD"))
 	if err == nil {
 		w.buf, err = wire.AppendJSON(w.buf, value)
@@ -307,7 +307,7 @@ func (w *writer) writeString(s string) {
 	}
 }
 
-func (w *writer) visitText(name string, p *string, check func(string) string) {
+func (w *objectWriter) visitText(name string, p *string, check func(string) string) {
 	w.writeKey(name)
 	if check != nil {
 		if what := check(*p); what != "" {
@@ -317,7 +317,7 @@ func (w *writer) visitText(name string, p *string, check func(string) string) {
 	w.writeString(*p)
 }
 
-func (w *writer) visitOptText(name string, p **string, limit int) {
+func (w *objectWriter) visitOptText(name string, p **string, limit int) {
 	if *p == nil {
 		return
 	}
@@ -328,7 +328,7 @@ func (w *writer) visitOptText(name string, p **string, limit int) {
 	w.writeString(**p)
 }
 
-func (w *writer) visitAgent(name string, p *string, nullable bool) {
+func (w *objectWriter) visitAgent(name string, p *string, nullable bool) {
 	if *p == "" && nullable {
 		w.writeKey(name)
 		w.buf = append(w.buf, "null"...)
@@ -337,7 +337,7 @@ func (w *writer) visitAgent(name string, p *string, nullable bool) {
 	w.visitText(name, p, patternCheck(agentPattern(), agentRule))
 }
 
-func (w *writer) visitCount(name string, p *int64) {
+func (w *objectWriter) visitCount(name string, p *int64) {
 	if *p < 0 || *p > maxCount {
 		w.addProblem(name, "must be a whole number, not negative")
 	}
@@ -345,9 +345,11 @@ func (w *writer) visitCount(name string, p *int64) {
 	w.buf = strconv.AppendInt(w.buf, *p, 10)
 }
 
-func (w *writer) visitSeconds(name string, p *float64) { w.writeNumber(name, *p, math.MaxFloat64) }
+func (w *objectWriter) visitSeconds(name string, p *float64) {
+	w.writeNumber(name, *p, math.MaxFloat64)
+}
 
-func (w *writer) visitOptShare(name string, p **float64) {
+func (w *objectWriter) visitOptShare(name string, p **float64) {
 	if *p != nil {
 		w.writeNumber(name, **p, 1)
 	}
@@ -355,7 +357,7 @@ func (w *writer) visitOptShare(name string, p **float64) {
 
 // writeNumber writes a number that is told from an integer, as the lines of the
 // specification are.
-func (w *writer) writeNumber(name string, x, most float64) {
+func (w *objectWriter) writeNumber(name string, x, most float64) {
 	w.writeKey(name)
 	if !(x >= 0 && x <= most) { // NaN is neither
 		w.addProblem(name, "is out of range")
@@ -372,12 +374,12 @@ func (w *writer) writeNumber(name string, x, most float64) {
 	}
 }
 
-func (w *writer) visitFlag(name string, p *bool) {
+func (w *objectWriter) visitFlag(name string, p *bool) {
 	w.writeKey(name)
 	w.buf = strconv.AppendBool(w.buf, *p)
 }
 
-func (w *writer) visitOptObject(name string, p *json.RawMessage) {
+func (w *objectWriter) visitOptObject(name string, p *json.RawMessage) {
 	if *p == nil {
 		return
 	}

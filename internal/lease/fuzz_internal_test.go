@@ -32,7 +32,7 @@ func FuzzSession(f *testing.F) {
 			now := time.Now()
 			k := &Holder{
 				id: Identity{Runner: "a", Home: "h1", Process: "own"}, ttl: ttl, logger: slog.New(slog.DiscardHandler),
-				held: map[Key]*Lease{}, seen: map[string]sighting{}, since: now, session: session{up: now, wrote: now},
+				held: map[Key]*Lease{}, seen: map[string]sighting{}, since: now, session: ownSession{up: now, wrote: now},
 			}
 			k.noteSighting(keys.Entry{Key: "b.p", Value: value, Revision: 5})
 			var read Session

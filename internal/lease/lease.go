@@ -75,7 +75,7 @@ type Holder struct {
 	held    map[Key]*Lease
 	proving bool            // leases in doubt are being proven
 	left    map[Key]leaving // what is given back when its time is over
-	session session
+	session ownSession
 	seen    map[string]sighting // sessions, by their processes
 	since   time.Time           // since when sightings are complete; zero: they aren't
 	unheard int                 // how often the session's last renewal hadn't been sighted a tick later
@@ -103,7 +103,7 @@ func NewHolder(ctx context.Context, js jetstream.JetStream, bucket string, id Id
 	default:
 		return &Holder{
 			js: js, kv: kv, id: id, ttl: ttl, logger: logger, again: make(chan struct{}, 1),
-			held: map[Key]*Lease{}, left: map[Key]leaving{}, seen: map[string]sighting{}, session: session{news: make(chan struct{})},
+			held: map[Key]*Lease{}, left: map[Key]leaving{}, seen: map[string]sighting{}, session: ownSession{news: make(chan struct{})},
 		}, nil
 	}
 }

@@ -23,8 +23,8 @@ type Session struct {
 	Over bool `json:"over,omitempty"`
 }
 
-// session is the state of a holder's own session, under its mu.
-type session struct {
+// ownSession is the state of a holder's own session, under its mu.
+type ownSession struct {
 	asked    clockMoment   // when the last renewal was asked for: it expires one TTL later; zero: there was none
 	spell    uint64        // counts the times in which the session didn't expire
 	revision uint64        // of the last renewal
@@ -34,7 +34,7 @@ type session struct {
 }
 
 // isValid reports whether something new may be begun: it may not from a tenth of the TTL before the session may expire.
-func (s *session) isValid(ttl time.Duration) bool {
+func (s *ownSession) isValid(ttl time.Duration) bool {
 	return !s.asked.at.IsZero() && s.asked.age() < ttl-ttl/10
 }
 

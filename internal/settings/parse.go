@@ -28,7 +28,7 @@ func parseObject(text []byte) (value, error) {
 	if err := checkJSON(text); err != nil {
 		return value{}, err
 	}
-	r := reader{text: text}
+	r := jsonReader{text: text}
 	v := r.readValue()
 	if v.kind != '{' {
 		return v, errors.New("it is no object")
@@ -52,13 +52,13 @@ func checkJSON(text []byte) error {
 	return fmt.Errorf("line %d isn't JSON: %w", line, wrong)
 }
 
-// reader reads values of a text that is JSON.
-type reader struct {
+// jsonReader reads values of a text that is JSON.
+type jsonReader struct {
 	text []byte
 	at   int
 }
 
-func (r *reader) skipSpace() {
+func (r *jsonReader) skipSpace() {
 	for r.at < len(r.text) && isSpace(r.text[r.at]) {
 		r.at++
 	}
@@ -66,7 +66,7 @@ func (r *reader) skipSpace() {
 
 func isSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\n' || c == '\r' }
 
-func (r *reader) readValue() value {
+func (r *jsonReader) readValue() value {
 	r.skipSpace()
 	v := value{start: r.at, kind: r.text[r.at]}
 	switch v.kind {
@@ -84,7 +84,7 @@ func (r *reader) readValue() value {
 }
 
 // readParts reads the parts of an object or an array.
-func (r *reader) readParts(v *value) {
+func (r *jsonReader) readParts(v *value) {
 	r.at++
 	for {
 		r.skipSpace()
@@ -108,7 +108,7 @@ func (r *reader) readParts(v *value) {
 	}
 }
 
-func (r *reader) skipString() {
+func (r *jsonReader) skipString() {
 	for r.at++; r.text[r.at] != '"'; r.at++ {
 		if r.text[r.at] == '\\' {
 			r.at++

@@ -153,7 +153,7 @@ func (f *Folder) takeOnce(ctx context.Context, n int) (_ Snapshot, again bool, e
 	if f.watch == nil && f.last.Files >= f.many {
 		f.watch = openWatch()
 	}
-	s := &scan{tally: tally{limits: f.limits}, begun: time.Now(), slots: make(chan struct{}, runtime.GOMAXPROCS(0))}
+	s := &scan{scanTally: scanTally{limits: f.limits}, begun: time.Now(), slots: make(chan struct{}, runtime.GOMAXPROCS(0))}
 	s.root = f.path
 	s.watch, s.before = f.watch, f.left
 	s.full = !f.watch.readChanges() || f.root == nil || n > 1 || time.Since(f.full) > fullPause // what was noted by a scan that is void isn't again

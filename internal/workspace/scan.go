@@ -25,7 +25,7 @@ const racyTime = 50 * time.Millisecond
 // scan is one pass over a folder. It opens what it reads by descriptors of the folders above, and follows no link. Folders are
 // read beside each other.
 type scan struct {
-	tally
+	scanTally
 
 	root   string  // path of the folder
 	hidden []stamp // folders that aren't part of it

@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 )
 
-// tally is what a scan has counted, within limits, and what it has left out.
-type tally struct {
+// scanTally is what a scan has counted, within limits, and what it has left out.
+type scanTally struct {
 	limits Limits
 	before []LeftOut // by the last scan
 
@@ -24,14 +24,14 @@ type tally struct {
 // maxLeftOut bounds what is listed.
 const maxLeftOut = 200
 
-func (t *tally) leaveOut(path []string, reason string) {
+func (t *scanTally) leaveOut(path []string, reason string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.left = append(t.left, LeftOut{strings.ToValidUTF8(strings.Join(path, "/"), "\uFFFD"), reason})
 }
 
 // sortLeft returns what was left out, in order.
-func (t *tally) sortLeft() []LeftOut {
+func (t *scanTally) sortLeft() []LeftOut {
 	slices.SortFunc(t.left, func(a, b LeftOut) int {
 		return cmp.Or(strings.Compare(a.Path, b.Path), strings.Compare(a.Reason, b.Reason))
 	})
@@ -39,7 +39,7 @@ func (t *tally) sortLeft() []LeftOut {
 }
 
 // leftBefore returns what the last scan left out of a folder.
-func (t *tally) leftBefore(path []string) []LeftOut {
+func (t *scanTally) leftBefore(path []string) []LeftOut {
 	inside := strings.ToValidUTF8(strings.Join(path, "/"), "\uFFFD") + "/"
 	from, _ := slices.BinarySearchFunc(t.before, inside, func(l LeftOut, path string) int { return strings.Compare(l.Path, path) })
 	to := from
@@ -49,7 +49,7 @@ func (t *tally) leftBefore(path []string) []LeftOut {
 	return t.before[from:to]
 }
 
-func (t *tally) countEntry(size int64) error {
+func (t *scanTally) countEntry(size int64) error {
 	switch files, bytes := t.files.Add(1), t.bytes.Add(size); {
 	case files > int64(t.limits.Files):
 		return newRefusal("it has more than %d files", t.limits.Files)
@@ -60,12 +60,12 @@ func (t *tally) countEntry(size int64) error {
 }
 
 // uncountEntry takes back what was counted of a file that isn't kept.
-func (t *tally) uncountEntry(n *node) {
+func (t *scanTally) uncountEntry(n *node) {
 	t.files.Add(-1)
 	t.bytes.Add(-n.Size)
 }
 
-func (t *tally) countAll(n *node) error {
+func (t *scanTally) countAll(n *node) error {
 	if n.Type != typeFolder {
 		return t.countEntry(n.Size)
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // takeLine takes a line that the program has printed. It returns what the line is, for its answer.
-func (f *fold) takeLine(at int64, line []byte) (m message, sent request, ok bool) {
+func (f *fold) takeLine(at int64, line []byte) (m rpcMessage, sent request, ok bool) {
 	f.at = at
 	f.Lines++
 	if len(strings.TrimSpace(string(line))) == 0 {
@@ -48,7 +48,7 @@ func (f *fold) takeLine(at int64, line []byte) (m message, sent request, ok bool
 }
 
 // takeResponse takes the program's answer to a request.
-func (f *fold) takeResponse(m message, sent request, result wire.Raw) {
+func (f *fold) takeResponse(m rpcMessage, sent request, result wire.Raw) {
 	if sent.Method == acp.AgentMethodSessionPrompt {
 		f.takeTurnEnd(m, sent, result)
 		return
@@ -105,7 +105,7 @@ func (f *fold) loseSession(kind, message string, details wire.Raw) {
 	})
 }
 
-func (f *fold) takeInitialized(m message) error {
+func (f *fold) takeInitialized(m rpcMessage) error {
 	var r acp.InitializeResponse
 	if err := json.Unmarshal(m.Result, &r); err != nil {
 		return err
@@ -136,7 +136,7 @@ const maxSession = 1 << 10
 
 // takeSession takes what the agent says of the session that is open now. Its id is on record before the session has its
 // prompt.
-func (f *fold) takeSession(m message, sent request, result wire.Raw) error {
+func (f *fold) takeSession(m rpcMessage, sent request, result wire.Raw) error {
 	var r acp.NewSessionResponse // those of load and resume have the same, but for the id
 	if err := json.Unmarshal(m.Result, &r); err != nil {
 		return err
@@ -193,7 +193,7 @@ func (f *fold) learnModels(r acp.NewSessionResponse) {
 	}
 }
 
-func (f *fold) takeTurnEnd(m message, sent request, result wire.Raw) {
+func (f *fold) takeTurnEnd(m rpcMessage, sent request, result wire.Raw) {
 	if !sent.Begun {
 		f.noteTurn(sent)
 	}
@@ -247,7 +247,7 @@ func (f *fold) judgeStop() {
 }
 
 // countTokens returns the tokens of a turn, nil if the agent doesn't tell them.
-func (f *fold) countTokens(m message, result wire.Raw) *wire.TokenUsage {
+func (f *fold) countTokens(m rpcMessage, result wire.Raw) *wire.TokenUsage {
 	var r acp.PromptResponse
 	_ = json.Unmarshal(m.Result, &r) // what can't be read isn't known
 	u := &wire.TokenUsage{}

@@ -118,7 +118,7 @@ func (s *session) takeLine(p *process.Process, in pipe.Line, yield func(*wire.Ev
 }
 
 // reactTo does what a message asks for, after its events have been taken care of.
-func (s *session) reactTo(m message, sent request, yield func(*wire.Event, error) bool) bool {
+func (s *session) reactTo(m rpcMessage, sent request, yield func(*wire.Event, error) bool) bool {
 	switch {
 	case m.isRequest() && s.replaying: // maybe it has been answered
 		s.open = append(s.open, m)
@@ -134,7 +134,7 @@ func (s *session) reactTo(m message, sent request, yield func(*wire.Event, error
 }
 
 // answer answers a request of the program.
-func (s *session) answer(m message, yield func(*wire.Event, error) bool) bool {
+func (s *session) answer(m rpcMessage, yield func(*wire.Event, error) bool) bool {
 	if m.Method == acp.ClientMethodSessionRequestPermission {
 		s.askPermission(m)
 		return true
@@ -179,7 +179,7 @@ func (s *session) goLive(p *process.Process, yield func(*wire.Event, error) bool
 
 // answerAgain answers a request of the journal. If the decision on it is in the log, and the runner died before the program was
 // told, it is told without being recorded again.
-func (s *session) answerAgain(m message, yield func(*wire.Event, error) bool) bool {
+func (s *session) answerAgain(m rpcMessage, yield func(*wire.Event, error) bool) bool {
 	question := string(m.ID)
 	d := s.request.Decided[s.f.Questions[question]]
 	if m.Method != acp.ClientMethodSessionRequestPermission || d == nil {
@@ -221,7 +221,7 @@ func (s *session) reciteLine(in pipe.Line) {
 }
 
 // reciteAnswer takes in an answer that the program was given. The log has the events of it.
-func (s *session) reciteAnswer(at int64, m message) {
+func (s *session) reciteAnswer(at int64, m rpcMessage) {
 	for i, x := range s.open {
 		if string(x.ID) != string(m.ID) {
 			continue

@@ -15,7 +15,7 @@ import (
 )
 
 // serve does what the program asks for. It returns nil if the answer follows later.
-func (s *session) serve(m message) (any, error) {
+func (s *session) serve(m rpcMessage) (any, error) {
 	switch m.Method {
 	case acp.ClientMethodFsReadTextFile:
 		return serveAs(m, s.readFile)
@@ -36,7 +36,7 @@ func (s *session) serve(m message) (any, error) {
 }
 
 // serveAs reads the parameters of a request and has it served.
-func serveAs[P any](m message, serve func(P) (any, error)) (any, error) {
+func serveAs[P any](m rpcMessage, serve func(P) (any, error)) (any, error) {
 	var p P
 	if err := json.Unmarshal(m.Params, &p); err != nil {
 		return nil, fmt.Errorf("parameters of %s: %w", m.Method, err)

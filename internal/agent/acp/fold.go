@@ -137,7 +137,7 @@ func (f *fold) noteTurn(r request) {
 }
 
 // takeUpdate takes a notification of what the agent does.
-func (f *fold) takeUpdate(m message, params wire.Raw) {
+func (f *fold) takeUpdate(m rpcMessage, params wire.Raw) {
 	name := "session/update/" + params.TextAt("update", "sessionUpdate")
 	var n acp.SessionNotification
 	if err := json.Unmarshal(m.Params, &n); err != nil {
@@ -545,7 +545,7 @@ func (f *fold) takeUsage(u *acp.SessionUsageUpdate) {
 }
 
 // takeQuestion takes a question for permission.
-func (f *fold) takeQuestion(m message, params wire.Raw) {
+func (f *fold) takeQuestion(m rpcMessage, params wire.Raw) {
 	f.beginTurn()
 	f.endBlock()
 	about := params.Get("toolCall")

@@ -13,8 +13,8 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// message is a line of JSON-RPC 2.0, of either side: a request, a notification or a response.
-type message struct {
+// rpcMessage is a line of JSON-RPC 2.0, of either side: a request, a notification or a response.
+type rpcMessage struct {
 	JSONRPC string            `json:"jsonrpc"`
 	ID      json.RawMessage   `json:"id,omitempty"`
 	Method  string            `json:"method,omitempty"`
@@ -24,7 +24,7 @@ type message struct {
 }
 
 // parseMessage reads a line. An id is a number or a text.
-func parseMessage(line []byte) (m message, err error) {
+func parseMessage(line []byte) (m rpcMessage, err error) {
 	if err := json.Unmarshal(line, &m); err != nil {
 		return m, err
 	}
@@ -40,26 +40,26 @@ func parseMessage(line []byte) (m message, err error) {
 	return m, nil
 }
 
-func (m message) isRequest() bool  { return m.Method != "" && len(m.ID) > 0 }
-func (m message) isResponse() bool { return m.Method == "" }
+func (m rpcMessage) isRequest() bool  { return m.Method != "" && len(m.ID) > 0 }
+func (m rpcMessage) isResponse() bool { return m.Method == "" }
 
 // number returns the id of a response as that of a request of ours; 0 if it is none.
-func (m message) number() int64 {
+func (m rpcMessage) number() int64 {
 	n, _ := strconv.ParseInt(string(m.ID), 10, 64)
 	return n
 }
 
 // resultOf is the response to a request.
-func resultOf(id json.RawMessage, result any) message {
+func resultOf(id json.RawMessage, result any) rpcMessage {
 	b, err := json.Marshal(result)
 	if err != nil {
 		return failureOf(id, acp.NewInternalError(err.Error()))
 	}
-	return message{JSONRPC: "2.0", ID: id, Result: b}
+	return rpcMessage{JSONRPC: "2.0", ID: id, Result: b}
 }
 
-func failureOf(id json.RawMessage, problem *acp.RequestError) message {
-	return message{JSONRPC: "2.0", ID: id, Error: problem}
+func failureOf(id json.RawMessage, problem *acp.RequestError) rpcMessage {
+	return rpcMessage{JSONRPC: "2.0", ID: id, Error: problem}
 }
 
 // requestError makes an error one that the agent is told.

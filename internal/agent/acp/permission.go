@@ -12,7 +12,7 @@ import (
 )
 
 // askPermission has a question for permission decided, which may take its time.
-func (s *session) askPermission(m message) {
+func (s *session) askPermission(m rpcMessage) {
 	call := s.f.Questions[string(m.ID)]
 	c := s.f.Calls[call]
 	if c == nil {
@@ -75,7 +75,7 @@ func answerOf(o acp.RequestPermissionOutcome) acp.RequestPermissionResponse {
 }
 
 // optionsOf are the answers that the agent offers.
-func optionsOf(question message) []acp.PermissionOption {
+func optionsOf(question rpcMessage) []acp.PermissionOption {
 	var r acp.RequestPermissionRequest
 	_ = json.Unmarshal(question.Params, &r) // without options, the question is cancelled
 	return r.Options
@@ -83,7 +83,7 @@ func optionsOf(question message) []acp.PermissionOption {
 
 // chosenOption returns the answer to a question: the option that the decision names, else the first one for this call alone,
 // else the first that does the same for others, too.
-func chosenOption(question message, v agent.Verdict) acp.RequestPermissionOutcome {
+func chosenOption(question rpcMessage, v agent.Verdict) acp.RequestPermissionOutcome {
 	options := optionsOf(question)
 	kinds := []acp.PermissionOptionKind{acp.PermissionOptionKindRejectOnce, acp.PermissionOptionKindRejectAlways}
 	if v.Allow {
@@ -107,14 +107,14 @@ func chosenOption(question message, v agent.Verdict) acp.RequestPermissionOutcom
 }
 
 // isAllowed reports whether an answer lets the call begin.
-func isAllowed(question message, o acp.RequestPermissionOutcome) bool {
+func isAllowed(question rpcMessage, o acp.RequestPermissionOutcome) bool {
 	return o.Selected != nil && slices.ContainsFunc(optionsOf(question), func(x acp.PermissionOption) bool {
 		return x.OptionId == o.Selected.OptionId && (x.Kind == acp.PermissionOptionKindAllowOnce || x.Kind == acp.PermissionOptionKindAllowAlways)
 	})
 }
 
 // reciteVerdict returns the decision that an answer of the journal tells of.
-func reciteVerdict(question, answer message) *wire.PermissionDecided {
+func reciteVerdict(question, answer rpcMessage) *wire.PermissionDecided {
 	var r acp.RequestPermissionResponse
 	if json.Unmarshal(answer.Result, &r) == nil && isAllowed(question, r.Outcome) {
 		return &wire.PermissionDecided{Decision: wire.DecisionAllow}
@@ -123,7 +123,7 @@ func reciteVerdict(question, answer message) *wire.PermissionDecided {
 }
 
 // withdrawRequest records that the agent took a request back.
-func (s *session) withdrawRequest(m message, yield func(*wire.Event, error) bool) bool {
+func (s *session) withdrawRequest(m rpcMessage, yield func(*wire.Event, error) bool) bool {
 	var p struct {
 		ID json.RawMessage `json:"requestId"`
 	}
@@ -135,7 +135,7 @@ func (s *session) withdrawRequest(m message, yield func(*wire.Event, error) bool
 		cancel()
 		delete(s.deciding, question)
 	}
-	s.open = slices.DeleteFunc(s.open, func(x message) bool { return string(x.ID) == question })
+	s.open = slices.DeleteFunc(s.open, func(x rpcMessage) bool { return string(x.ID) == question })
 	decided := s.replaying && s.request.Decided[s.f.Questions[question]] != nil
 	s.f.takeDecision(nowMillis(), question, &wire.PermissionDecided{
 		Decision: wire.DecisionDeny, By: "agent", Note: "the agent took its question back",

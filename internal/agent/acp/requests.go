@@ -79,7 +79,7 @@ func (s *session) ask(method string, params any, x request) {
 	}
 	id := strconv.FormatInt(f.NextID, 10)
 	s.noteSent(id, x)
-	s.put(message{JSONRPC: "2.0", ID: json.RawMessage(id), Method: method, Params: line})
+	s.put(rpcMessage{JSONRPC: "2.0", ID: json.RawMessage(id), Method: method, Params: line})
 }
 
 // noteSent notes a request that the program is given, or was.

@@ -27,13 +27,13 @@ type session struct {
 	folder   workdir.Folder
 
 	f         *fold
-	replaying bool      // what the program says, and was told, is from its journal
-	open      []message // requests of the journal without an answer, in order
-	asked     time.Time // when the program was last asked something
-	over      time.Time // since when the program has nothing more to do; zero: it has
-	rested    time.Time // when the host was last told of a resting point
-	rests     uint64    // where that was
-	reason    string    // why the program was ended, if it was
+	replaying bool         // what the program says, and was told, is from its journal
+	open      []rpcMessage // requests of the journal without an answer, in order
+	asked     time.Time    // when the program was last asked something
+	over      time.Time    // since when the program has nothing more to do; zero: it has
+	rested    time.Time    // when the host was last told of a resting point
+	rests     uint64       // where that was
+	reason    string       // why the program was ended, if it was
 	deciding  map[string]context.CancelFunc
 	decided   chan decision
 	terminals map[string]*terminal
@@ -43,7 +43,7 @@ type session struct {
 
 // decision is the answer to a question for permission.
 type decision struct {
-	question message
+	question rpcMessage
 	verdict  agent.Verdict
 }
 
@@ -54,7 +54,7 @@ func newSession(ctx context.Context, p Provider, r agent.Request, argv []string,
 	}
 }
 
-func (s *session) put(m message) {
+func (s *session) put(m rpcMessage) {
 	if err := s.Outbox.Put(m); err != nil {
 		s.provider.Logger.Debug("line not sent", "method", m.Method, "error", err)
 	}
@@ -132,7 +132,7 @@ func (s *session) cutTurn() {
 	}
 	s.f.Cancelled = true
 	params, _ := wire.AppendJSON(nil, wire.RawOf(map[string]any{"sessionId": s.f.Session}))
-	s.put(message{JSONRPC: "2.0", Method: acp.AgentMethodSessionCancel, Params: params})
+	s.put(rpcMessage{JSONRPC: "2.0", Method: acp.AgentMethodSessionCancel, Params: params})
 	for _, cancel := range s.deciding {
 		cancel()
 	}

@@ -43,13 +43,13 @@ const (
 const drainTime = 300 * time.Millisecond
 
 // terminalID names the terminal that a request asks for: asked again, it is the same.
-func terminalID(m message) string {
+func terminalID(m rpcMessage) string {
 	sum := sha256.Sum256(m.ID)
 	return "terminal-" + hex.EncodeToString(sum[:6])
 }
 
 // createTerminal starts a command. One that was started for the same request goes on.
-func (s *session) createTerminal(m message, r acp.CreateTerminalRequest) (any, error) {
+func (s *session) createTerminal(m rpcMessage, r acp.CreateTerminalRequest) (any, error) {
 	if r.Command == "" {
 		return nil, errors.New("command is required")
 	}
@@ -231,7 +231,7 @@ func (s *session) terminalOutput(r acp.TerminalOutputRequest) (any, error) {
 }
 
 // awaitTerminal answers when the command has ended.
-func (s *session) awaitTerminal(m message, r acp.WaitForTerminalExitRequest) (any, error) {
+func (s *session) awaitTerminal(m rpcMessage, r acp.WaitForTerminalExitRequest) (any, error) {
 	t, err := s.findTerminal(r.TerminalId)
 	if err != nil {
 		return nil, err
@@ -277,7 +277,7 @@ func (s *session) killTerminal(r acp.KillTerminalRequest) (any, error) {
 }
 
 // releaseTerminal ends a command, if it runs, and forgets it.
-func (s *session) releaseTerminal(m message, r acp.ReleaseTerminalRequest) (any, error) {
+func (s *session) releaseTerminal(m rpcMessage, r acp.ReleaseTerminalRequest) (any, error) {
 	t, err := s.findTerminal(r.TerminalId)
 	if err != nil {
 		return nil, err
@@ -290,7 +290,7 @@ func (s *session) releaseTerminal(m message, r acp.ReleaseTerminalRequest) (any,
 }
 
 // forgetTerminal forgets the terminal that a request releases.
-func (s *session) forgetTerminal(m message) {
+func (s *session) forgetTerminal(m rpcMessage) {
 	var r acp.ReleaseTerminalRequest
 	if json.Unmarshal(m.Params, &r) != nil {
 		return

@@ -152,14 +152,14 @@ func (s *session) deferRequest(m wire.Raw) bool {
 
 // forgetRequest takes a request that is open in the journal back. It is a question for permission if
 // open is true, of which the log has no decision.
-func (s *session) forgetRequest(id string) (q question, open bool) {
+func (s *session) forgetRequest(id string) (q permissionQuestion, open bool) {
 	i := slices.IndexFunc(s.open, func(m wire.Raw) bool { return m.TextAt("request_id") == id })
 	if i < 0 {
 		return q, false
 	}
 	r := s.open[i].Get("request")
 	s.open = slices.Delete(s.open, i, i+1)
-	q = question{call: cmp.Or(r.TextAt("tool_use_id"), id), cancel: func() {}}
+	q = permissionQuestion{call: cmp.Or(r.TextAt("tool_use_id"), id), cancel: func() {}}
 	return q, r.TextAt("subtype") == "can_use_tool" && s.request.Decided[q.call] == nil
 }
 

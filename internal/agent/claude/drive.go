@@ -285,7 +285,7 @@ func (s *session) askPermission(id string, r wire.Raw) {
 	call := cmp.Or(r.TextAt("tool_use_id"), id)
 	p := agent.Permission{CallID: call, ToolName: r.TextAt("tool_name"), Input: r.Get("input")}
 	ctx, cancel := context.WithCancel(s.Context())
-	s.asking[id] = question{call: call, input: p.Input, cancel: cancel}
+	s.asking[id] = permissionQuestion{call: call, input: p.Input, cancel: cancel}
 	s.Tasks.Go(func() {
 		defer cancel()
 		v := s.decidePermission(ctx, p)

@@ -24,17 +24,17 @@ type session struct {
 	prompts  []wire.Raw
 
 	n          *Normalizer
-	replaying  bool                // what the program says, and was told, is from its journal
-	begun      bool                // the handshake was written
-	prompted   int                 // prompts that were
-	open       []wire.Raw          // requests of the journal without an answer, in order
-	lines      int                 // of the program
-	broken     int                 // of them that are none of Claude Code
-	rested     time.Time           // when the host was last told of a resting point
-	rests      uint64              // where that was
-	answered   map[string]bool     // requests of the program: it will echo the answer
-	answers    []string            // their ids, the last ones
-	asking     map[string]question // open questions for permission, by request
+	replaying  bool                          // what the program says, and was told, is from its journal
+	begun      bool                          // the handshake was written
+	prompted   int                           // prompts that were
+	open       []wire.Raw                    // requests of the journal without an answer, in order
+	lines      int                           // of the program
+	broken     int                           // of them that are none of Claude Code
+	rested     time.Time                     // when the host was last told of a resting point
+	rests      uint64                        // where that was
+	answered   map[string]bool               // requests of the program: it will echo the answer
+	answers    []string                      // their ids, the last ones
+	asking     map[string]permissionQuestion // open questions for permission, by request
 	decided    chan decision
 	consulting map[string]context.CancelFunc // hooks are being asked, by request of the program
 	heard      chan hearing
@@ -58,8 +58,8 @@ type sentMessage struct {
 	Sent
 }
 
-// question is a question for permission that is being decided.
-type question struct {
+// permissionQuestion is a question for permission that is being decided.
+type permissionQuestion struct {
 	call   string
 	input  wire.Raw
 	cancel context.CancelFunc
@@ -74,7 +74,7 @@ type decision struct {
 func newSession(ctx context.Context, p Provider, r agent.Request, prompts []wire.Raw) *session {
 	return &session{
 		Program: pipe.NewProgram(ctx, r, p.Grace, p.Logger, pipe.NewOutbox()), provider: p, request: r, prompts: prompts,
-		answered: make(map[string]bool), asking: make(map[string]question), decided: make(chan decision),
+		answered: make(map[string]bool), asking: make(map[string]permissionQuestion), decided: make(chan decision),
 		consulting: make(map[string]context.CancelFunc), heard: make(chan hearing),
 		replaying: true, inTurn: true, waiting: make(map[string]bool), asked: slices.Clone(r.Asked),
 	}

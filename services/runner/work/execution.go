@@ -26,10 +26,10 @@ type execution struct {
 
 	// What the execution needs of the run's state, as it was at the claim.
 	state  *wire.State // nil while the agent is at work: then there is only the origin
-	origin origin
+	origin runSettings
 	def    *flow.Definition
 	node   *flow.Node
-	entry  entry // the node's, with its input whole
+	entry  nodeEntry // the node's, with its input whole
 
 	workdir  workdir
 	hold     *hold           // of its processes; nil until it has some
@@ -54,8 +54,8 @@ type execution struct {
 	err    error
 }
 
-// entry is what an execution needs of the state of its node.
-type entry struct {
+// nodeEntry is what an execution needs of the state of its node.
+type nodeEntry struct {
 	Exec                                    string
 	Execs, Attempt, Waits, Iteration, Turns int
 	Started                                 uint64
@@ -68,15 +68,15 @@ type entry struct {
 }
 
 // entryOf takes the entry of a node.
-func entryOf(n *wire.NodeState) entry {
-	return entry{
+func entryOf(n *wire.NodeState) nodeEntry {
+	return nodeEntry{
 		Exec: n.Exec, Execs: n.Execs, Attempt: n.Attempt, Waits: n.Waits, Iteration: n.Iteration, Turns: n.Turns,
 		Started: n.Started, StartedAt: n.StartedAt, Point: n.Point, Resume: n.Resume, Fork: n.Fork, Asked: n.Asked, Input: n.Input,
 	}
 }
 
-// origin is what an execution needs of the run's state all along.
-type origin struct {
+// runSettings is what an execution needs of the run's state all along.
+type runSettings struct {
 	fixtures  string
 	overrides wire.Raw
 	values    wire.Raw // the user's
@@ -88,7 +88,7 @@ type origin struct {
 func (x *execution) setState(s *wire.State) {
 	n := s.Nodes[x.offer.NodeID]
 	x.state, x.entry = s, entryOf(&n)
-	x.origin = origin{s.Fixtures, s.Overrides, s.State, s.Limits, s.Folder}
+	x.origin = runSettings{s.Fixtures, s.Overrides, s.State, s.Limits, s.Folder}
 }
 
 // isHoldOnly reports whether only the open calls of the execution are to be dealt

@@ -80,7 +80,7 @@ func laterDecision(p *wire.PermissionDecided) string {
 
 // rollBack takes the agent's session back to its last safe point; without one
 // the seals say so.
-func (s *sealing) rollBack(n entry) {
+func (s *sealing) rollBack(n nodeEntry) {
 	if n.Point == "" {
 		s.note = " The session could not be taken back: it has no safe point."
 		return

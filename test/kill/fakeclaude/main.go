@@ -52,7 +52,7 @@ type claude struct {
 
 	path string // session file
 	out  *bufio.Writer
-	in   chan message
+	in   chan inputLine
 	told map[string]bool // answers to hooks
 
 	interrupted bool
@@ -69,8 +69,8 @@ type claude struct {
 
 type object = map[string]any
 
-// message is a line of standard input.
-type message struct {
+// inputLine is a line of standard input.
+type inputLine struct {
 	Type    string `json:"type"`
 	UUID    string `json:"uuid"`
 	Message struct {
@@ -86,7 +86,7 @@ type message struct {
 }
 
 func parse(args []string) (*claude, error) {
-	c := &claude{out: bufio.NewWriter(os.Stdout), in: make(chan message), told: make(map[string]bool)}
+	c := &claude{out: bufio.NewWriter(os.Stdout), in: make(chan inputLine), told: make(map[string]bool)}
 	resume, fork := "", false
 	for _, arg := range args {
 		name, value, _ := strings.Cut(arg, "=")
@@ -176,8 +176,8 @@ func (c *claude) open() error {
 	return c.load(data)
 }
 
-// block is a content block of a message in a session file.
-type block struct {
+// contentBlock is a content block of a message in a session file.
+type contentBlock struct {
 	Type, Text, ID string
 	ToolUseID      string `json:"tool_use_id"`
 	Input          struct{ Work string }
@@ -195,7 +195,7 @@ func (c *claude) load(data []byte) error {
 			break // it was cut by a crash
 		}
 		kept = append(kept, line)
-		var blocks []block
+		var blocks []contentBlock
 		_ = json.Unmarshal(m.Message.Content, &blocks) // some lines have none
 		for _, b := range blocks {
 			c.remember(m.Type, b)
@@ -211,7 +211,7 @@ func (c *claude) load(data []byte) error {
 }
 
 // remember takes in a block: a text of the user, a call, a result. A call without a result is pending.
-func (c *claude) remember(role string, b block) {
+func (c *claude) remember(role string, b contentBlock) {
 	switch {
 	case role == "user" && b.Type == "text":
 		c.script = cmp.Or(c.script, b.Text)
@@ -423,7 +423,7 @@ func (c *claude) read() {
 	lines := bufio.NewReader(os.Stdin)
 	for {
 		line, err := lines.ReadBytes('\n')
-		var m message
+		var m inputLine
 		if json.Unmarshal(line, &m) == nil {
 			c.in <- m
 		}
@@ -465,7 +465,7 @@ func (c *claude) sleep(d time.Duration) {
 	}
 }
 
-func (c *claude) take(m message) {
+func (c *claude) take(m inputLine) {
 	switch m.Type {
 	case "user":
 		text := textOf(m.Message.Content)

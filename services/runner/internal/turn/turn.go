@@ -9,16 +9,16 @@ type Loop struct {
 	take func() (over bool)
 
 	mu    sync.Mutex
-	state state
+	state loopState
 	idle  chan struct{} // closed when no turn is being taken any more; nil: nothing waits for that
 }
 
-type state uint8
+type loopState uint8
 
 const (
-	waiting state = iota
-	taking        // a turn
-	called        // while a turn is being taken
+	waiting loopState = iota
+	taking            // a turn
+	called            // while a turn is being taken
 	over
 )
 
@@ -90,7 +90,7 @@ func (l *Loop) takeTurns() (isOver bool) {
 }
 
 // endTurn returns the state behind a turn.
-func (l *Loop) endTurn(ended bool) state {
+func (l *Loop) endTurn(ended bool) loopState {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
