@@ -3,13 +3,13 @@
 package main
 
 import (
-	"bufio"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"code.wake.dev/wake/internal/agent/native/apitest"
 )
 
 // TestClaude plays the scripts with the real Claude CLI in them, each version of it.
@@ -19,7 +19,7 @@ func TestClaude(t *testing.T) {
 	if binaries == "" {
 		t.Fatal("WAKE_CLAUDE_BINARIES isn't set: run test/claude/run")
 	}
-	api := fakeAPI(t)
+	api := apitest.Program(t, t.TempDir())
 	for entry := range strings.SplitSeq(binaries, ":") {
 		version, binary, _ := strings.Cut(entry, "=")
 		t.Run(version, func(t *testing.T) {
@@ -45,34 +45,4 @@ func TestClaude(t *testing.T) {
 			})
 		})
 	}
-}
-
-// fakeAPI starts the made-up API on a free port.
-func fakeAPI(t *testing.T) string {
-	t.Helper()
-	c := exec.Command(os.Getenv("WAKE_FAKE_API"), "-addr", "127.0.0.1:0", "-scenarios", os.Getenv("WAKE_FAKE_SCENARIOS"))
-	out, err := c.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(out)
-	if !lines.Scan() {
-		t.Fatal("the API doesn't say where it listens")
-	}
-	addr := lines.Text()[strings.LastIndexByte(lines.Text(), ' ')+1:]
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for lines.Scan() {
-		}
-	}()
-	t.Cleanup(func() {
-		_ = c.Process.Kill()
-		<-done
-		_ = c.Wait()
-	})
-	return "http://" + addr
 }

@@ -8,27 +8,18 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"code.wake.dev/wake/internal/natstest"
 )
 
 // Where credentials don't cover a subject the server says so on the side, and
 // the call itself would only time out.
 func TestDeniedVerbSaysSo(t *testing.T) {
-	s, err := server.NewServer(&server.Options{
-		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir(),
+	s := natstest.Serve(t, &server.Options{
+		Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(),
 		Users: []*server.User{{Username: "ann", Password: "x", Permissions: &server.Permissions{
 			Publish: &server.SubjectPermission{Deny: []string{"wake.api.>", "$JS.API.>"}},
 		}}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Start()
-	if !s.ReadyForConnections(5 * time.Second) {
-		t.Fatal("server not ready")
-	}
-	t.Cleanup(func() {
-		s.Shutdown()
-		s.WaitForShutdown()
 	})
 	url := strings.Replace(s.ClientURL(), "nats://", "nats://ann:x@", 1)
 	for _, verb := range [][]string{{"runs"}, {"status", "r1"}, {"tail"}, {"init"}} {

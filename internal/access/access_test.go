@@ -94,20 +94,7 @@ func (s *site) start(dir, more string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.NoSigs, o.NoLog = true, true
-	one, err := server.NewServer(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	one.Start()
-	if !one.ReadyForConnections(10 * time.Second) {
-		t.Fatal("server not ready")
-	}
-	t.Cleanup(func() {
-		one.Shutdown()
-		one.WaitForShutdown()
-	})
-	s.servers = append(s.servers, one)
+	s.servers = append(s.servers, natstest.Serve(t, o))
 }
 
 // connect connects as a user, and returns where its refusals are told.

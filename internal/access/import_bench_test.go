@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"code.wake.dev/wake/internal/natstest"
 	"code.wake.dev/wake/internal/pull"
 )
 
@@ -47,16 +48,7 @@ func BenchmarkCatchUp(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	o.NoSigs, o.NoLog = true, true
-	s, err := server.NewServer(o)
-	if err != nil {
-		b.Fatal(err)
-	}
-	s.Start()
-	b.Cleanup(func() {
-		s.Shutdown()
-		s.WaitForShutdown()
-	})
+	s := natstest.Serve(b, o)
 	connect := func(user string) jetstream.JetStream {
 		nc, err := nats.Connect(s.ClientURL(), nats.UserInfo(user, "x"))
 		if err != nil {

@@ -4,11 +4,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"code.wake.dev/wake/internal/backup"
-	"code.wake.dev/wake/internal/natstest"
-	"code.wake.dev/wake/internal/topology"
 	"code.wake.dev/wake/pkg/subjects"
 )
 
@@ -16,14 +12,7 @@ import (
 // folder of streams as well, a moment later.
 func TestRestoredAgain(t *testing.T) {
 	ctx, n, dir := t.Context(), subjects.Default, filepath.Join(t.TempDir(), "copy")
-	nc := natstest.Start(t)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := topology.Init(ctx, js, topology.Config{Names: n}); err != nil {
-		t.Fatal(err)
-	}
+	nc, _ := startWake(t)
 	if _, err := backup.Take(ctx, nc, n, dir, nil, quiet); err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"code.wake.dev/wake/internal/backup"
@@ -20,18 +21,25 @@ func TestMain(m *testing.M) { natstest.Main(m) }
 
 func quiet(string, int64, int64) {}
 
+// startWake starts a server with the streams of wake.
+func startWake(t *testing.T) (*nats.Conn, jetstream.JetStream) {
+	t.Helper()
+	nc := natstest.Start(t)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := topology.Init(t.Context(), js, topology.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	return nc, js
+}
+
 // A run that is registered while streams are copied is registered in what is
 // restored, too; objects of many pieces come back as they were.
 func TestRegisteredMeanwhile(t *testing.T) {
 	ctx, n, dir := t.Context(), subjects.Default, filepath.Join(t.TempDir(), "copy")
-	from := natstest.Start(t)
-	js, err := jetstream.New(from)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := topology.Init(ctx, js, topology.Config{Names: n}); err != nil {
-		t.Fatal(err)
-	}
+	from, js := startWake(t)
 	objects, err := js.ObjectStore(ctx, n.BlobsBucket())
 	if err != nil {
 		t.Fatal(err)
@@ -116,14 +124,7 @@ func TestRegisteredMeanwhile(t *testing.T) {
 // What isn't as it was written is never restored.
 func TestDamaged(t *testing.T) {
 	ctx, n, dir := t.Context(), subjects.Default, filepath.Join(t.TempDir(), "copy")
-	nc := natstest.Start(t)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := topology.Init(ctx, js, topology.Config{Names: n}); err != nil {
-		t.Fatal(err)
-	}
+	nc, _ := startWake(t)
 	if _, err := backup.Take(ctx, nc, n, dir, nil, quiet); err != nil {
 		t.Fatal(err)
 	}

@@ -10,25 +10,16 @@ import (
 
 	"github.com/klauspost/compress/s2"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"code.wake.dev/wake/internal/backup"
 	"code.wake.dev/wake/internal/natstest"
-	"code.wake.dev/wake/internal/topology"
 	"code.wake.dev/wake/pkg/subjects"
 )
 
 // However well a stream can be compressed, a server that syncs each message gets no more of it at once than it stores within its patience of 5 s.
 func TestPiecesAreSmall(t *testing.T) {
 	ctx, n, dir := t.Context(), subjects.Default, filepath.Join(t.TempDir(), "copy")
-	from := natstest.Start(t)
-	js, err := jetstream.New(from)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := topology.Init(ctx, js, topology.Config{Names: n}); err != nil {
-		t.Fatal(err)
-	}
+	from, js := startWake(t)
 	const events = 5000
 	for i := range events {
 		if _, err := js.PublishAsync(n.Event("run", "coder", "text"), []byte(strings.Repeat(fmt.Sprint(i%7), 300))); err != nil {

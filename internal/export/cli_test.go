@@ -3,7 +3,6 @@
 package export_test
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"fmt"
@@ -16,33 +15,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"code.wake.dev/wake/internal/agent/claude"
+	"code.wake.dev/wake/internal/agent/native/apitest"
 	"code.wake.dev/wake/internal/export"
 )
-
-// fakeAPI starts the made-up API on a free port. It writes what it is asked into
-// a folder.
-func fakeAPI(t *testing.T, requests string) string {
-	t.Helper()
-	c := exec.Command(os.Getenv("WAKE_FAKE_API"), "-addr", "127.0.0.1:0", "-scenarios", os.Getenv("WAKE_FAKE_SCENARIOS"), "-log", requests)
-	out, err := c.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _, _ = c.Process.Kill(), c.Wait() })
-	lines := bufio.NewScanner(out)
-	if !lines.Scan() {
-		t.Fatal("the API doesn't say where it listens")
-	}
-	addr := lines.Text()[strings.LastIndexByte(lines.Text(), ' ')+1:]
-	go func() {
-		for lines.Scan() {
-		}
-	}()
-	return "http://" + addr
-}
 
 // Each version of the real CLI resumes what was written: the model gets the
 // conversation as it was, and then the new message.
@@ -96,7 +71,7 @@ func resumes(t *testing.T, binary string, h *history, want []string) {
 	cmd.Env = []string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + home, "CLAUDE_CONFIG_DIR=" + config, "TMPDIR=" + t.TempDir(), "IS_SANDBOX=1",
 		"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "DISABLE_TELEMETRY=1", "DISABLE_ERROR_REPORTING=1", "DISABLE_AUTOUPDATER=1",
-		"ANTHROPIC_BASE_URL=" + fakeAPI(t, requests), "ANTHROPIC_API_KEY=dummy",
+		"ANTHROPIC_BASE_URL=" + apitest.Program(t, requests), "ANTHROPIC_API_KEY=dummy",
 	}
 	out, err := cmd.CombinedOutput()
 	if err != nil || !bytes.Contains(out, []byte(`"subtype":"success"`)) || !bytes.Contains(out, []byte(c.Session)) {

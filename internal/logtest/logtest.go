@@ -23,9 +23,17 @@ import (
 // Start starts a server with the streams of wake and returns its log.
 func Start(t testing.TB) *eventlog.Log {
 	t.Helper()
-	nc := natstest.Start(t)
+	_, log := StartServer(t)
+	return log
+}
+
+// StartServer is [Start] for tests that stop the server, or connect to it again.
+func StartServer(t testing.TB) (*natstest.Server, *eventlog.Log) {
+	t.Helper()
+	s := natstest.New(t)
+	nc := s.Conn(t)
 	Init(t, nc, topology.Config{})
-	return Open(t, nc)
+	return s, Open(t, nc)
 }
 
 // Init makes the streams, as `wake init` does.

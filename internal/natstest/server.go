@@ -64,6 +64,18 @@ func New(t testing.TB, edits ...func(*server.Options)) *Server {
 	return s
 }
 
+// Serve starts a server with a test's own options, and ends it with the test.
+func Serve(t testing.TB, opts *server.Options) *server.Server {
+	t.Helper()
+	opts.NoSigs, opts.NoLog = true, true
+	s := runServer(t, opts)
+	t.Cleanup(func() {
+		s.Shutdown()
+		s.WaitForShutdown()
+	})
+	return s
+}
+
 // Start starts a stopped server again.
 func (s *Server) Start(t testing.TB) {
 	t.Helper()

@@ -19,7 +19,6 @@ import (
 	"code.wake.dev/wake/internal/logtest"
 	"code.wake.dev/wake/internal/natstest"
 	"code.wake.dev/wake/internal/projection"
-	"code.wake.dev/wake/internal/topology"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -236,10 +235,7 @@ func TestTickAfterRestart(t *testing.T) {
 // A service that is cut off doesn't take its own deafness for silence.
 func TestNoTickWhileCutOff(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
-		s := natstest.New(t)
-		nc := s.Conn(t)
-		logtest.Init(t, nc, topology.Config{})
-		log := logtest.Open(t, nc)
+		s, log := logtest.StartServer(t)
 		way := &way{server: s}
 		w := newWatchdog(t, logtest.Open(t, s.Conn(t, nats.InProcessServer(way))))
 		logtest.Go(t, w.p.Run)

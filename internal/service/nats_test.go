@@ -14,27 +14,14 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
+	"code.wake.dev/wake/internal/natstest"
 	"code.wake.dev/wake/internal/service"
 )
 
 // listen starts a server on a free port, optionally for one user only.
 func listen(t *testing.T, user, password string) *server.Server {
 	t.Helper()
-	s, err := server.NewServer(&server.Options{
-		Host: "127.0.0.1", Port: server.RANDOM_PORT, Username: user, Password: password, NoSigs: true, NoLog: true,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Start()
-	if !s.ReadyForConnections(5 * time.Second) {
-		t.Fatal("server not ready")
-	}
-	t.Cleanup(func() {
-		s.Shutdown()
-		s.WaitForShutdown()
-	})
-	return s
+	return natstest.Serve(t, &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, Username: user, Password: password})
 }
 
 func writeContext(t *testing.T, name string, fields map[string]string) {
@@ -161,20 +148,9 @@ func TestConnectWaits(t *testing.T) {
 }
 
 func TestDeniedSubjectIsTold(t *testing.T) {
-	opts := &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true}
+	opts := &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT}
 	opts.Users = []*server.User{{Username: "ann", Password: "x", Permissions: &server.Permissions{Publish: &server.SubjectPermission{Allow: []string{"ok"}}}}}
-	s, err := server.NewServer(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Start()
-	if !s.ReadyForConnections(5 * time.Second) {
-		t.Fatal("server not ready")
-	}
-	t.Cleanup(func() {
-		s.Shutdown()
-		s.WaitForShutdown()
-	})
+	s := natstest.Serve(t, opts)
 	denied := make(chan error, 1)
 	settings := service.Server{URL: strings.Replace(s.ClientURL(), "nats://", "nats://ann:x@", 1), Timeout: time.Second, Denied: func(err error) { denied <- err }}
 	nc, err := settings.Connect(t.Context(), slog.New(slog.DiscardHandler))

@@ -20,6 +20,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
+	"code.wake.dev/wake/internal/natstest"
 	"code.wake.dev/wake/internal/service"
 )
 
@@ -62,20 +63,9 @@ func TestTLS(t *testing.T) {
 	}
 	known := x509.NewCertPool()
 	known.AddCert(pair.Leaf)
-	s, err := server.NewServer(&server.Options{
-		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, TLS: true, TLSVerify: true, TLSTimeout: 5,
+	s := natstest.Serve(t, &server.Options{
+		Host: "127.0.0.1", Port: server.RANDOM_PORT, TLS: true, TLSVerify: true, TLSTimeout: 5,
 		TLSConfig: &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: known, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Start()
-	if !s.ReadyForConnections(5 * time.Second) {
-		t.Fatal("server not ready")
-	}
-	t.Cleanup(func() {
-		s.Shutdown()
-		s.WaitForShutdown()
 	})
 	empty := filepath.Join(t.TempDir(), "empty.pem")
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {

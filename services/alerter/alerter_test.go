@@ -197,10 +197,7 @@ func TestVoidEvents(t *testing.T) {
 // next one finds the same and says it to nobody.
 func TestKilledBeforeSave(t *testing.T) {
 	t.Parallel()
-	s := natstest.New(t)
-	nc := s.Conn(t)
-	logtest.Init(t, nc, topology.Config{})
-	log := logtest.Open(t, nc)
+	s, log := logtest.StartServer(t)
 	h := begin(t, log, "r1", nil)
 	var first, second printed
 	conn := s.Conn(t)
@@ -301,10 +298,7 @@ func TestFewAlerts(t *testing.T) {
 // twice.
 func TestKilledBeforeCommit(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
-		s := natstest.New(t)
-		nc := s.Conn(t)
-		logtest.Init(t, nc, topology.Config{})
-		log := logtest.Open(t, nc)
+		s, log := logtest.StartServer(t)
 		conn := s.Conn(t)
 		kill := start(t, logtest.Open(t, conn), alerter.Config{Delay: time.Millisecond})
 		h := begin(t, log, "r1", nil)
@@ -441,10 +435,7 @@ func TestLostAcknowledgement(t *testing.T) {
 
 func checkLostAcknowledgement(t *testing.T, n int) {
 	natstest.Bubble(t, func(t *testing.T) {
-		s := natstest.New(t)
-		nc := s.Conn(t)
-		logtest.Init(t, nc, topology.Config{})
-		log := logtest.Open(t, nc)
+		s, log := logtest.StartServer(t)
 		h := begin(t, log, "r1", nil)
 		d := &deaf{server: s, word: `"stream":"WAKE_ALERTS"`, release: make(chan struct{})}
 		conn := s.Conn(t, nats.InProcessServer(d))
@@ -478,10 +469,7 @@ func checkLostAcknowledgement(t *testing.T, n int) {
 // question gets no answer: what is stored is the other's all the same.
 func TestLostAcknowledgementOfAnother(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
-		s := natstest.New(t)
-		nc := s.Conn(t)
-		logtest.Init(t, nc, topology.Config{})
-		log := logtest.Open(t, nc)
+		s, log := logtest.StartServer(t)
 		h := begin(t, log, "r1", nil)
 		var first, second printed
 		conn := s.Conn(t)
@@ -507,10 +495,7 @@ func TestLostAcknowledgementOfAnother(t *testing.T) {
 // log as a whole. It begins again with the alert, and gets no answer: what is stored has been printed.
 func TestLostAfterItWasPrinted(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
-		s := natstest.New(t)
-		nc := s.Conn(t)
-		logtest.Init(t, nc, topology.Config{})
-		log := logtest.Open(t, nc)
+		s, log := logtest.StartServer(t)
 		h := begin(t, log, "r1", nil)
 		d := &deaf{server: s, word: `"subjects":{"wake.events.r1`, release: make(chan struct{})}
 		var out printed
@@ -528,10 +513,7 @@ func TestLostAfterItWasPrinted(t *testing.T) {
 // Two alerters at once say everything once.
 func TestTwoAtOnce(t *testing.T) {
 	t.Parallel()
-	s := natstest.New(t)
-	nc := s.Conn(t)
-	logtest.Init(t, nc, topology.Config{})
-	log := logtest.Open(t, nc)
+	s, log := logtest.StartServer(t)
 	var out printed
 	for range 2 {
 		start(t, logtest.Open(t, s.Conn(t)), alerter.Config{Out: &out, Delay: time.Millisecond})
@@ -701,10 +683,7 @@ func TestConfig(t *testing.T) {
 // never disturbed raises, once.
 func TestDisturbed(t *testing.T) {
 	t.Parallel()
-	s := natstest.New(t)
-	nc := s.Conn(t)
-	logtest.Init(t, nc, topology.Config{})
-	log := logtest.Open(t, nc)
+	s, log := logtest.StartServer(t)
 	serial := 0
 	rapid.Check(t, func(r *rapid.T) {
 		serial++

@@ -17,7 +17,6 @@ import (
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/logtest"
 	"code.wake.dev/wake/internal/natstest"
-	"code.wake.dev/wake/internal/topology"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/alerter"
 )
@@ -154,10 +153,7 @@ func TestHistoriesLive(t *testing.T) {
 			return
 		}
 		natstest.Bubble(t, func(t *testing.T) {
-			s := natstest.New(t)
-			nc := s.Conn(t)
-			logtest.Init(t, nc, topology.Config{})
-			log := logtest.Open(t, nc)
+			s, log := logtest.StartServer(t)
 			var out printed
 			settings := alerter.Defaults()
 			settings.System.Lag = 0 // there is no recorder

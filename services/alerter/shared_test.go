@@ -13,7 +13,6 @@ import (
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/logtest"
 	"code.wake.dev/wake/internal/natstest"
-	"code.wake.dev/wake/internal/topology"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/alerter"
 	"code.wake.dev/wake/services/recorder"
@@ -23,10 +22,7 @@ import (
 // another amount is another budget.
 func TestSharedBudgets(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
-		s := natstest.New(t)
-		nc := s.Conn(t)
-		logtest.Init(t, nc, topology.Config{})
-		log := logtest.Open(t, nc)
+		s, log := logtest.StartServer(t)
 		var out printed
 		for range 2 { // alerters
 			start(t, logtest.Open(t, s.Conn(t)), alerter.Config{Out: &out})

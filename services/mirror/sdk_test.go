@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"code.wake.dev/wake/internal/agent/native/apitest"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -113,7 +114,7 @@ func asked(s *scene, requests string) (all [][]string) {
 func TestResumedElsewhere(t *testing.T) {
 	s := newScene(t)
 	requests, cwd := t.TempDir(), t.TempDir()
-	api := fakeAPI(t, requests)
+	api := apitest.Program(t, requests)
 	first, messages := program(s, api, cwd, "work [[scn:tools]]", "")
 	session := ""
 	results := 0
@@ -191,28 +192,4 @@ func projectOf(s *scene, session string) string {
 		}
 	}
 	return ""
-}
-
-// fakeAPI starts the made-up API on a free port. It writes what it is asked into a folder.
-func fakeAPI(t *testing.T, requests string) string {
-	t.Helper()
-	c := exec.Command(os.Getenv("WAKE_FAKE_API"), "-addr", "127.0.0.1:0", "-scenarios", os.Getenv("WAKE_FAKE_SCENARIOS"), "-log", requests)
-	out, err := c.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Start(); err != nil {
-		t.Fatalf("%v: run test/claude/run", err)
-	}
-	t.Cleanup(func() { _, _ = c.Process.Kill(), c.Wait() })
-	lines := bufio.NewScanner(out)
-	if !lines.Scan() {
-		t.Fatal("the API doesn't say where it listens")
-	}
-	addr := lines.Text()[strings.LastIndexByte(lines.Text(), ' ')+1:]
-	go func() {
-		for lines.Scan() {
-		}
-	}()
-	return "http://" + addr
 }

@@ -108,10 +108,7 @@ func TestShortRun(t *testing.T) {
 // on where the last one had saved.
 func TestRestart(t *testing.T) {
 	t.Parallel()
-	s := natstest.New(t)
-	nc := s.Conn(t)
-	logtest.Init(t, nc, topology.Config{})
-	log := logtest.Open(t, nc)
+	s, log := logtest.StartServer(t)
 	stop := start(t, log, snapshotter.Config{Delay: time.Hour})
 	stored := watch(t, log)
 	w, _ := begin(t, log, "r1")
@@ -142,10 +139,7 @@ func TestRestart(t *testing.T) {
 // A server that goes away and comes back costs nothing but time.
 func TestServerAway(t *testing.T) {
 	t.Parallel()
-	s := natstest.New(t)
-	nc := s.Conn(t)
-	logtest.Init(t, nc, topology.Config{})
-	log := logtest.Open(t, nc)
+	s, log := logtest.StartServer(t)
 	start(t, log, snapshotter.Config{Delay: time.Millisecond})
 	w, _ := begin(t, log, "r1")
 	for range 3 {
@@ -183,10 +177,7 @@ func TestConsumerReset(t *testing.T) {
 // ones are folded.
 func TestPoison(t *testing.T) {
 	t.Parallel()
-	s := natstest.New(t)
-	nc := s.Conn(t)
-	logtest.Init(t, nc, topology.Config{})
-	log := logtest.Open(t, nc)
+	s, log := logtest.StartServer(t)
 	letters := deadLetters(t, log)
 	doomed := s.Conn(t)
 	kill := start(t, logtest.Open(t, doomed), snapshotter.Config{Delay: time.Hour})
@@ -377,10 +368,7 @@ func TestEviction(t *testing.T) {
 // Two snapshotters at once get in each other's way and agree all the same.
 func TestTwoAtOnce(t *testing.T) {
 	t.Parallel()
-	s := natstest.New(t)
-	nc := s.Conn(t)
-	logtest.Init(t, nc, topology.Config{})
-	log := logtest.Open(t, nc)
+	s, log := logtest.StartServer(t)
 	stored := watch(t, log)
 	for range 2 {
 		start(t, logtest.Open(t, s.Conn(t)), snapshotter.Config{Delay: time.Millisecond})
@@ -486,10 +474,7 @@ func TestConfig(t *testing.T) {
 // snapshots are folds.
 func TestRandomHistories(t *testing.T) {
 	t.Parallel()
-	s := natstest.New(t)
-	nc := s.Conn(t)
-	logtest.Init(t, nc, topology.Config{})
-	log := logtest.Open(t, nc)
+	s, log := logtest.StartServer(t)
 	stored := watch(t, log)
 	serial := 0
 	rapid.Check(t, func(r *rapid.T) {

@@ -3,7 +3,6 @@
 package claude_test
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -25,6 +24,7 @@ import (
 
 	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/internal/agent/claude"
+	"code.wake.dev/wake/internal/agent/native/apitest"
 	"code.wake.dev/wake/internal/natstest"
 	"code.wake.dev/wake/internal/topology"
 	"code.wake.dev/wake/internal/transcript"
@@ -46,36 +46,11 @@ func versions(t *testing.T, f func(*testing.T, lab)) {
 		t.Fatal("WAKE_CLAUDE_BINARIES isn't set: run test/claude/run")
 	}
 	requests := t.TempDir()
-	api := fakeAPI(t, requests)
+	api := apitest.Program(t, requests)
 	for entry := range strings.SplitSeq(binaries, ":") {
 		version, binary, _ := strings.Cut(entry, "=")
 		t.Run(version, func(t *testing.T) { f(t, lab{version, binary, api, requests}) })
 	}
-}
-
-// fakeAPI starts the made-up API on a free port. It writes what it is asked into
-// a folder.
-func fakeAPI(t *testing.T, requests string) string {
-	t.Helper()
-	c := exec.Command(os.Getenv("WAKE_FAKE_API"), "-addr", "127.0.0.1:0", "-scenarios", os.Getenv("WAKE_FAKE_SCENARIOS"), "-log", requests)
-	out, err := c.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _, _ = c.Process.Kill(), c.Wait() })
-	lines := bufio.NewScanner(out)
-	if !lines.Scan() {
-		t.Fatal("the API doesn't say where it listens")
-	}
-	addr := lines.Text()[strings.LastIndexByte(lines.Text(), ' ')+1:]
-	go func() {
-		for lines.Scan() {
-		}
-	}()
-	return "http://" + addr
 }
 
 // request is a request in a folder and a home of its own.
