@@ -1,7 +1,6 @@
 package api_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -16,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 
 	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/logtest"
 	"code.wake.dev/wake/internal/natstest"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
@@ -23,28 +23,11 @@ import (
 
 func TestMain(m *testing.M) { natstest.Main(m) }
 
-type logbook struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logbook) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logbook) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 // serve answers log, status and runs on nc until the test ends, and returns
 // what ends it earlier and what it logs.
-func serve(t *testing.T, nc *nats.Conn) (stop func(), logged *logbook) {
+func serve(t *testing.T, nc *nats.Conn) (stop func(), logged *logtest.Output) {
 	t.Helper()
-	logged = new(logbook)
+	logged = new(logtest.Output)
 	s := api.Service{
 		Name:   "recorder",
 		Logger: slog.New(slog.NewTextHandler(logged, nil)),

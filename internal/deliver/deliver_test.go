@@ -1,7 +1,6 @@
 package deliver_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -266,24 +265,6 @@ func (r *receiver) events() []event {
 	return slices.Clone(r.got)
 }
 
-// printed is what a terminal shows.
-type printed struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (p *printed) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.b.Write(b)
-}
-
-func (p *printed) String() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.b.String()
-}
-
 const toOps = `
 sinks:
   ops: {type: webhook, url: "http://ops/hook?token=${TOKEN}", secret: "${SECRET}"}
@@ -464,7 +445,7 @@ func TestRestart(t *testing.T) {
 func TestReplace(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		w := begin(t)
-		var out printed
+		var out logtest.Output
 		d, _, _ := w.run(rules(t, toOps), &out)
 		<-time.After(time.Second)
 		want := w.raise(1)

@@ -2,6 +2,7 @@
 package logtest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -136,4 +137,22 @@ func Dying(t testing.TB, service, incarnation string, pos uint64) *trial.Trial {
 		}()
 	}
 	return open()
+}
+
+// Output is what a service prints, which a test may read meanwhile.
+type Output struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (o *Output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(p)
+}
+
+func (o *Output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
 }

@@ -10,7 +10,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -914,22 +913,7 @@ func position(t testing.TB, log *eventlog.Log, key string) uint64 {
 }
 
 // printed is a terminal.
-type printed struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (p *printed) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.b.Write(b)
-}
-
-func (p *printed) String() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.b.String()
-}
+type printed struct{ logtest.Output }
 
 func (p *printed) lines() int { return strings.Count(p.String(), "\n") }
 

@@ -26,7 +26,7 @@ func TestAttachResumed(t *testing.T) {
 		}
 		host := new(processtest.Keeper)
 		defer host.Close()
-		var mark [2]uint64
+		var log processtest.Record
 		for sessions, over := 1, false; !over; sessions++ {
 			if sessions > 100 {
 				t.Fatal("it doesn't get on")
@@ -45,27 +45,17 @@ func TestAttachResumed(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			seen := 0
-			over = true
-			for e, err := range s.Events() {
-				if err != nil {
-					t.Fatal(err)
+			over = log.Add(t, s.Events(), func(added int) bool {
+				if added != dieAt || sessions != 1 || !host.Has("agent") {
+					return false
 				}
-				at := [2]uint64{e.JournalOffset, uint64(e.JournalIndex)}
-				if at[0] != 0 && (at[0] < mark[0] || at[0] == mark[0] && at[1] <= mark[1]) {
-					continue
-				}
-				if at[0] != 0 {
-					mark = at
-				}
-				lines = append(lines, render(e))
-				if seen++; seen == dieAt && sessions == 1 && host.Has("agent") {
-					s.(agent.Leaver).Leave()
-					over = false
-					break
-				}
-			}
+				s.(agent.Leaver).Leave()
+				return true
+			})
 			_ = s.Close()
+		}
+		for _, e := range log.Events {
+			lines = append(lines, render(e))
 		}
 		return lines, p.read(t, "prompts")
 	}

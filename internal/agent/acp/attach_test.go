@@ -33,8 +33,7 @@ func TestAttach(t *testing.T) {
 		p = newPlace(t)
 		host := new(processtest.Keeper)
 		defer host.Close()
-		var log []*wire.Event
-		var mark [2]uint64 // of the journal: offset, index
+		var log processtest.Record
 		for over := false; !over; {
 			sessions++
 			if sessions > 100 {
@@ -44,7 +43,7 @@ func TestAttach(t *testing.T) {
 			r.Host, r.Decided = host, map[string]*wire.PermissionDecided{}
 			r.Options.PermissionMode, r.Resume = "approval", sessions > 1
 			r.Options.Decide = func(context.Context, agent.Permission) agent.Verdict { return agent.Verdict{Allow: true, By: "ann"} }
-			for _, e := range log {
+			for _, e := range log.Events {
 				if d, ok := e.Payload.(*wire.PermissionDecided); ok {
 					r.Decided[e.CallID] = d
 				}
@@ -60,32 +59,19 @@ func TestAttach(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			seen := 0
-			over = true
-			for e, err := range s.Events() {
-				if err != nil {
-					t.Fatal(err)
+			over = log.Add(t, s.Events(), func(added int) bool {
+				if added != dieAt || !host.Has("agent") {
+					return false
 				}
-				at := [2]uint64{e.JournalOffset, uint64(e.JournalIndex)}
-				if at[0] != 0 && (at[0] < mark[0] || at[0] == mark[0] && at[1] <= mark[1]) {
-					continue // the log has it
-				}
-				if at[0] != 0 {
-					mark = at
-				}
-				log = append(log, e)
-				if seen++; seen == dieAt && host.Has("agent") {
-					s.(agent.Leaver).Leave()
-					over = false
-					break
-				}
-			}
+				s.(agent.Leaver).Leave()
+				return true
+			})
 			_ = s.Close()
 		}
 		if host.LastRest("agent").Offset != 0 {
 			rested++
 		}
-		for _, e := range log {
+		for _, e := range log.Events {
 			lines = append(lines, render(e))
 		}
 		return lines, sessions, p

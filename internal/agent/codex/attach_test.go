@@ -26,8 +26,7 @@ func TestAttach(t *testing.T) {
 		script := "think Hm.\nbegin item_1 make\nend item_1 0 ok\nawait " + gate + "\nsay One.\ntokens 10 0 1\n--\nsay Two.\nchange item_1 a.txt\ntokens 20 5 2"
 		host := new(processtest.Keeper)
 		defer host.Close()
-		var log []*wire.Event
-		var mark [2]uint64
+		var log processtest.Record
 		for over, sessions := false, 1; !over; sessions++ {
 			if sessions > 100 {
 				t.Fatal("it doesn't get on")
@@ -35,13 +34,13 @@ func TestAttach(t *testing.T) {
 			r := p.request(script)
 			r.Host, r.Resume = host, sessions > 1
 			taken := false
-			for _, e := range log {
+			for _, e := range log.Events {
 				if b, ok := e.Payload.(*wire.SessionBound); ok {
 					r.SessionID = b.NewSession
 				}
 				taken = taken || e.Type() == wire.TypeUserMessage
 			}
-			before := slices.Clone(log)
+			before := slices.Clone(log.Events)
 			r.History = func(yield func(*wire.Event, error) bool) {
 				for _, e := range before {
 					if !yield(e, nil) {
@@ -61,29 +60,16 @@ func TestAttach(t *testing.T) {
 			if err := touch(gate); err != nil {
 				t.Fatal(err)
 			}
-			seen := 0
-			over = true
-			for e, err := range s.Events() {
-				if err != nil {
-					t.Fatal(err)
+			over = log.Add(t, s.Events(), func(added int) bool {
+				if added != dieAt || !host.Has("agent") {
+					return false
 				}
-				at := [2]uint64{e.JournalOffset, uint64(e.JournalIndex)}
-				if at[0] != 0 && (at[0] < mark[0] || at[0] == mark[0] && at[1] <= mark[1]) {
-					continue // the log has it
-				}
-				if at[0] != 0 {
-					mark = at
-				}
-				log = append(log, e)
-				if seen++; seen == dieAt && host.Has("agent") {
-					s.(agent.Leaver).Leave()
-					over = false
-					break
-				}
-			}
+				s.(agent.Leaver).Leave()
+				return true
+			})
 			_ = s.Close()
 		}
-		for _, e := range log {
+		for _, e := range log.Events {
 			lines = append(lines, render(e))
 		}
 		return lines, p
