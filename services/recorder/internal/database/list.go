@@ -40,7 +40,7 @@ func (c listConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return listConn{conn.(fullConn)}, nil //nolint:forcetypeassert // the driver's has all of it, or nothing works
+	return listConn{conn.(fullConn)}, nil // which the driver's is
 }
 
 // fullConn is what database/sql asks of a connection.
@@ -63,7 +63,7 @@ func (c listConn) PrepareContext(ctx context.Context, text string) (driver.Stmt,
 	if err != nil {
 		return nil, err
 	}
-	return listStmt{s.(fullStmt)}, nil //nolint:forcetypeassert // likewise
+	return listStmt{s.(fullStmt)}, nil // likewise
 }
 
 // CheckNamedValue lets a list pass, and leaves anything else to database/sql.

@@ -155,16 +155,19 @@ func valueOf(f reflect.Value) any {
 	case reflect.Int, reflect.Int64:
 		return f.Int()
 	case reflect.Uint64:
-		if n := f.Uint(); n <= math.MaxInt64 { // else the driver refuses it
-			return int64(n)
+		n := f.Uint()
+		if n > math.MaxInt64 {
+			return n // which the driver refuses
 		}
+		return int64(n)
 	case reflect.Pointer:
 		if f.IsNil() {
 			return nil
 		}
 		return valueOf(f.Elem())
+	default:
+		return f.Interface()
 	}
-	return f.Interface()
 }
 
 // firstUnnumbered is the place of the first column that isn't the row's number.
