@@ -145,11 +145,11 @@ func render(t testing.TB, list []wire.Alert) string {
 }
 
 // What happens live is what the back-test says, also if the alerter is stopped
-// and killed all the time: every alert once. The race detector, to which all are alike, has every fourth history.
+// and killed all the time: every alert once. The race detector, to which all are alike, has every eighth history.
 func TestHistoriesLive(t *testing.T) {
 	played := 0
 	histories(t, func(t *testing.T, _ string, _ *archive, entries []eventlog.Entry) {
-		if played++; testing.Short() && played%4 != 1 {
+		if played++; testing.Short() && played%8 != 1 {
 			return
 		}
 		natstest.Bubble(t, func(t *testing.T) {

@@ -65,10 +65,7 @@ func TestKilledUnderLoad(t *testing.T) {
 	for i := range 4 {
 		load.Go(func() { p.talk(fmt.Sprint("run", i), done) })
 	}
-	kills := 5
-	if testing.Short() {
-		kills = 3
-	}
+	const kills = 5
 	url := fmt.Sprintf("nats://127.0.0.1:%d", port)
 	recorded := false
 	for i := 0; i < kills || !recorded && i < 10*kills; i++ { // on a busy machine it may take long until one has recorded anything
