@@ -53,12 +53,12 @@ func (w *writer) foldEvent(r *runRow, e *eventlog.Entry, whole *wire.Event) erro
 		}
 	}
 	r.changed, r.StatePos = true, e.Pos
-	if states.Apply(r.state, wire.Position{Incarnation: w.batch.Incarnation, Seq: e.Pos}, e.Event, whole) != nil {
+	refused := states.Apply(r.state, wire.Position{Incarnation: w.batch.Incarnation, Seq: e.Pos}, e.Event, whole) != nil
+	switch {
+	case refused:
 		r.Refused++
 		w.report.Refused++
-		return nil
-	}
-	if r.state.EventCount%frameEvery == 0 {
+	case r.state.EventCount%frameEvery == 0:
 		return w.keepFrame(r)
 	}
 	return nil

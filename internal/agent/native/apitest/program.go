@@ -13,7 +13,8 @@ import (
 // it is asked into a folder.
 func Program(t testing.TB, requests string) string {
 	t.Helper()
-	c := exec.Command(os.Getenv("WAKE_FAKE_API"), "-addr", "127.0.0.1:0", "-scenarios", os.Getenv("WAKE_FAKE_SCENARIOS"), "-log", requests)
+	program, scenarios := os.Getenv("WAKE_FAKE_API"), os.Getenv("WAKE_FAKE_SCENARIOS") //nolint:forbidigo // a test's, from test/claude/run
+	c := exec.Command(program, "-addr", "127.0.0.1:0", "-scenarios", scenarios, "-log", requests)
 	out, err := c.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
