@@ -36,7 +36,7 @@ func TestLines(t *testing.T) {
 	t.Parallel()
 	log := logtest.Start(t)
 	var got bytes.Buffer
-	for _, c := range cases() {
+	for _, c := range alertScenarios() {
 		var out printed
 		stop := start(t, log, alerter.Config{Out: &out})
 		h := begin(t, log, strings.ReplaceAll(c.name, " ", "-"), c.labels)
@@ -86,7 +86,7 @@ type scenario struct {
 
 var sentinella = map[string]string{"name": "sentinella"} //nolint:gochecknoglobals // constant
 
-func cases() []scenario {
+func alertScenarios() []scenario {
 	fail, ok := tool("Bash", "exit code 1"), tool("Bash", "")
 	retry := func(attempt int64) *wire.Event {
 		return about("coder", &wire.AgentError{

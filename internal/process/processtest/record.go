@@ -7,7 +7,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// Record is what a log has of a program whose sessions come and go.
+// Record is what a log has of a program, in which sessions come and go.
 type Record struct {
 	Events []*wire.Event
 

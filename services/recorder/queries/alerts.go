@@ -66,7 +66,7 @@ type alertCounts struct {
 	last   map[string]string // by run
 }
 
-// alertPlace is who has raised an alert: a node, or with none the run and all of its nodes.
+// alertPlace names the node that has raised an alert; without a node, the run with all of its nodes.
 type alertPlace struct{ run, node string }
 
 // countAlerts counts the alerts of runs.

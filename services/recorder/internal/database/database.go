@@ -213,8 +213,8 @@ func (t *Tx) Row(ctx context.Context, text string, args ...any) *sql.Row {
 	return t.QueryRowContext(ctx, t.D.Bind(text), args...)
 }
 
-// query asks for rows.
-func (t *Tx) query(ctx context.Context, text string, args []any) (*sql.Rows, error) {
+// queryRows asks for rows.
+func (t *Tx) queryRows(ctx context.Context, text string, args []any) (*sql.Rows, error) {
 	if s := t.statementOf(ctx, text); s != nil {
 		return s.QueryContext(ctx, args...)
 	}
@@ -272,7 +272,7 @@ func (t *Tx) Each(ctx context.Context, text string, args []any, fields ...any) i
 // Rows yields the rows that a query selects. An error ends it.
 func (t *Tx) Rows(ctx context.Context, text string, args ...any) iter.Seq2[*sql.Rows, error] {
 	return func(yield func(*sql.Rows, error) bool) {
-		rows, err := t.query(ctx, text, args)
+		rows, err := t.queryRows(ctx, text, args)
 		if err != nil {
 			yield(nil, err)
 			return
