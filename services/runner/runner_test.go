@@ -244,7 +244,7 @@ func (b *bench) publish(subject string, v any) {
 // events up to it.
 func (b *bench) until(id string, types ...wire.Type) []eventlog.Entry {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.t.Context(), time.Hour)
+	ctx, cancel := context.WithTimeout(b.t.Context(), patience())
 	defer cancel()
 	var entries []eventlog.Entry
 	for e, err := range b.log.Follow(ctx, eventlog.Query{Run: id}) {
@@ -258,6 +258,14 @@ func (b *bench) until(id string, types ...wire.Type) []eventlog.Entry {
 	}
 	b.t.Fatalf("%v did not come:\n%s", types, story(entries))
 	return nil
+}
+
+// patience is how long a test waits for what doesn't come: an hour in a bubble, where time begins in 2000.
+func patience() time.Duration {
+	if time.Now().Year() == 2000 {
+		return time.Hour
+	}
+	return 2 * time.Minute
 }
 
 // ended waits for the end of a run and returns its state.
