@@ -733,3 +733,52 @@ func TestAQuestionEndsWithItsContext(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// TestPagesOfALongLog: a page far from the beginning has the same lines, however often it was asked for, and also when lines
+// before it were hidden meanwhile, or others came.
+func TestPagesOfALongLog(t *testing.T) {
+	p := newTape(t)
+	exec := p.start("r1", "coder", nil)
+	s := openStore(t)
+	var texts []string
+	say := func(n int) {
+		for range n {
+			text := fmt.Sprint("line ", len(texts))
+			texts = append(texts, text)
+			p.add("r1", "coder", exec, &wire.AgentText{Content: text, Block: len(texts)})
+		}
+	}
+	look := func(what string) {
+		t.Helper()
+		p.store(s, 5000)
+		p.entries = nil
+		var before int64
+		for _, offset := range []int64{0, 16_000, 16_384, 39_000, 35_000, 50_000, 20_000} {
+			r, err := s.Answers.Log(t.Context(), wire.LogRequest{Run: "r1", Offset: &offset, Limit: new(100)}, time.UnixMilli(p.clock), 1<<20)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if offset == 0 {
+				before = int64(slices.IndexFunc(r.Lines, func(l wire.LogLine) bool { return l.Text == texts[0] }))
+			}
+			for i, l := range r.Lines {
+				if at := int(offset-before) + i; at >= 0 && at < len(texts) && texts[at] != "" && l.Text != texts[at] {
+					t.Fatalf("%s: line %d behind %d is %q, want %q", what, i, offset, l.Text, texts[at])
+				}
+			}
+			if want := min(100, max(0, r.TotalLines-offset)); int64(len(r.Lines)) != want {
+				t.Errorf("%s: %d lines behind %d of %d", what, len(r.Lines), offset, r.TotalLines)
+			}
+		}
+	}
+	say(30_000)
+	keep := p.entries[len(p.entries)-1].Event.Seq - 10_000
+	look("at first")
+	say(10_000)
+	look("more came")
+	texts = texts[:20_000]
+	p.add("r1", "coder", exec, &wire.LogTruncated{AtSeq: keep, Reason: "rollback"})
+	texts = append(texts, "") // which says so
+	say(30_000)
+	look("some were hidden")
+}

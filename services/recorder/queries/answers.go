@@ -25,6 +25,7 @@ type Answers struct {
 	figures cache[*fleetFigure] // of runs that go on, or went on when they were asked for: only what has changed is looked at again
 	ended   cache[*fleetFigure]
 	courses courses
+	places  cache[[]uint64] // see [logQuery.findPlace]
 	calls   calls
 	spent   cache[[]spending]
 }
@@ -117,6 +118,7 @@ func (a *Answers) Forget(run string) {
 	a.roll.drop(run)
 	a.spent.drop(run)
 	a.courses.drop(run)
+	a.places.drop(run)
 	a.calls.drop()
 	a.figures.drop(run)
 	a.ended.drop(run)
@@ -128,6 +130,7 @@ func (a *Answers) ForgetLive() {
 	a.roll.drop("")
 	a.spent.drop("")
 	a.courses.drop("")
+	a.places.drop("")
 	a.calls.drop()
 	a.figures.drop("")
 	a.ended.drop("")

@@ -24,6 +24,7 @@ func (a *Answers) Log(ctx context.Context, q wire.LogRequest, now time.Time, lim
 	if err != nil {
 		return wire.LogResponse{}, err
 	}
+	l.places = &a.places
 	var r wire.LogResponse
 	id, node := request.Named(q.Run, q.AgentID, q.Node)
 	answered, err := a.fromLive(ctx, id, func(v *liveRun) (known bool, err error) {
@@ -45,6 +46,7 @@ func (a *Answers) Log(ctx context.Context, q wire.LogRequest, now time.Time, lim
 // logQuery is a request that was found to be in order.
 type logQuery struct {
 	q      wire.LogRequest
+	places *cache[[]uint64]
 	since  int64  // Unix ms; 0: none
 	where  string // the filters; "" in the beginning
 	args   database.Params
@@ -121,7 +123,7 @@ func (l *logQuery) answerFromStore(ctx context.Context, tx *archive.Tx, now time
 	case l.grep != nil:
 		err = l.searchLines(ctx, tx, &r)
 	default:
-		err = l.readPage(ctx, tx, &r)
+		err = l.readPage(ctx, tx, t, &r)
 	}
 	r.ReturnedLines = len(r.Lines)
 	if !l.q.Details {
@@ -131,7 +133,7 @@ func (l *logQuery) answerFromStore(ctx context.Context, tx *archive.Tx, now time
 }
 
 // readPage reads the lines where no text has to be looked at.
-func (l *logQuery) readPage(ctx context.Context, tx *archive.Tx, r *wire.LogResponse) error {
+func (l *logQuery) readPage(ctx context.Context, tx *archive.Tx, of request.Target, r *wire.LogResponse) error {
 	r.TotalLines = r.BufferLines
 	if !l.all {
 		if err := tx.Row(ctx, `SELECT count(*) FROM lines WHERE `+l.where, l.args...).Scan(&r.TotalLines); err != nil {
@@ -139,13 +141,20 @@ func (l *logQuery) readPage(ctx context.Context, tx *archive.Tx, r *wire.LogResp
 		}
 	}
 	r.Offset = l.offset
-	order, skip := "ASC", l.offset
+	order := "ASC"
+	from, skip, err := l.findPlace(ctx, tx, of, r.TotalLines)
+	if err != nil {
+		return err
+	}
 	if l.tail {
 		order, skip = "DESC", 0
 		r.Offset = max(0, r.TotalLines-l.limit)
 	}
-	args := slices.Clone(l.args)
-	text := selectLines + ` WHERE pos IN (SELECT pos FROM lines WHERE ` + l.where +
+	where, args := l.where, slices.Clone(l.args)
+	if from > 0 {
+		where += " AND pos >= " + args.Add(from)
+	}
+	text := selectLines + ` WHERE pos IN (SELECT pos FROM lines WHERE ` + where +
 		` ORDER BY pos ` + order + ` LIMIT ` + args.Add(l.limit) + ` OFFSET ` + args.Add(skip) + `) ORDER BY pos`
 	var line wire.LogLine
 	for err := range tx.Each(ctx, text, args, lineFields(&line)...) {

@@ -190,36 +190,68 @@ func (p *picture) laneOf(key laneKey, heavy bool) *wire.TimelineLane {
 	return nil
 }
 
-// addMark adds a mark to a lane, or to the mark of its kind that is in its pixel.
-func (p *picture) addMark(l *wire.TimelineLane, m wire.TimelineMark) {
+// addMark adds a mark to a lane, or to the mark of its kind that is in its pixel. It returns the mark's place in the lane.
+func (p *picture) addMark(l *wire.TimelineLane, m wire.TimelineMark) int {
 	if l == nil {
-		return
+		return 0
 	}
-	key := markKey{l, m.Kind, (m.At - p.From) * p.px / (p.To - p.From)}
+	key := markKey{l, m.Kind, p.pixelOf(m.At)}
 	at, there := p.marks[key]
 	if !there {
-		p.marks[key] = len(l.Marks)
+		at = len(l.Marks)
+		p.marks[key] = at
 		l.Marks = append(l.Marks, m)
-		return
+		return at
 	}
 	is := &l.Marks[at]
 	is.N += m.N
 	is.At, is.End = min(is.At, m.At), max(is.End, m.End)
+	return at
+}
+
+// pixelOf returns where a time that is seen is drawn.
+func (p *picture) pixelOf(at int64) int64 { return (at - p.From) * p.px / (p.To - p.From) }
+
+// beginOf returns the first time that is drawn in a pixel.
+func (p *picture) beginOf(pixel int64) int64 {
+	return p.From + (pixel*(p.To-p.From)+p.px-1)/p.px
 }
 
 // isSeen reports whether a time is within the picture.
 func (p *picture) isSeen(at int64) bool { return at >= p.From && at <= p.To }
 
-// drawLines draws what the log says.
+// drawLines draws what the log says. There may be millions of lines, and the next one of a lane and kind is mostly in the same pixel.
 func (p *picture) drawLines(k *course, keys []laneKey) {
-	lanes := make([]*wire.TimelineLane, len(keys))
-	for i, key := range keys {
-		lanes[i] = p.laneOf(key, false)
+	type lastMark struct {
+		place      int
+		begin, end int64 // of its pixel
 	}
-	for _, l := range k.lines {
-		if p.isSeen(l.ts) {
-			p.addMark(lanes[l.lane], wire.TimelineMark{Kind: k.kinds.all[l.kind], At: l.ts, N: 1, Pos: l.pos})
+	type drawnLane struct {
+		lane *wire.TimelineLane
+		last []lastMark // by kind
+	}
+	lanes := make([]drawnLane, len(keys))
+	for i, key := range keys {
+		if l := p.laneOf(key, false); l != nil {
+			lanes[i] = drawnLane{l, make([]lastMark, len(k.kinds.all))}
 		}
+	}
+	for i := range k.lines {
+		l := &k.lines[i]
+		into := &lanes[l.lane]
+		if into.lane == nil || !p.isSeen(l.ts) {
+			continue
+		}
+		last := &into.last[l.kind]
+		if l.ts >= last.begin && l.ts < last.end {
+			m := &into.lane.Marks[last.place]
+			m.N++
+			m.At = min(m.At, l.ts)
+			continue
+		}
+		last.place = p.addMark(into.lane, wire.TimelineMark{Kind: k.kinds.all[l.kind], At: l.ts, N: 1, Pos: l.pos})
+		pixel := p.pixelOf(l.ts)
+		last.begin, last.end = p.beginOf(pixel), p.beginOf(pixel+1)
 	}
 }
 
