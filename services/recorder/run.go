@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/pkg/wire"
@@ -46,7 +47,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 		}()
 	}
 	var besides sync.WaitGroup
-	for _, look := range []func(context.Context){r.followRetention, r.watchLag, r.followSync, r.followLog, r.followOrders} {
+	for _, look := range []func(context.Context){r.followRetention, r.watchLag, r.followSync, r.followLog, r.followOrders, r.warmAnswers} {
 		besides.Go(func() { look(ctx) })
 	}
 	for range parts {
@@ -54,6 +55,13 @@ func (r *Recorder) Run(ctx context.Context) error {
 	}
 	besides.Wait()
 	return errors.Join(err, r.store.Close())
+}
+
+// warmAnswers has the answers read what questions about all runs need, so that nobody who asks behind a start waits for that.
+func (r *Recorder) warmAnswers(ctx context.Context) {
+	if err := r.store.Answers.Warm(ctx, time.Now()); err != nil && ctx.Err() == nil {
+		r.logger.DebugContext(ctx, "the first questions about all runs will take longer", "error", err)
+	}
 }
 
 // consumeStream records what the stream holds after the file's position.

@@ -108,6 +108,19 @@ func askAll[R any](ctx context.Context, a *Answers, what string, q wire.RunsRequ
 	}
 }
 
+// Warm reads what questions about all runs are answered from, for those that follow.
+func (a *Answers) Warm(ctx context.Context, now time.Time) error {
+	const room = 1 << 20
+	_, err := a.Fleet(ctx, wire.FleetRequest{}, now, room)
+	if err == nil {
+		_, err = a.Top(ctx, wire.TopRequest{}, now, room)
+	}
+	if err == nil {
+		_, err = a.Stats(ctx, wire.StatsRequest{}, now)
+	}
+	return err
+}
+
 // Holding reports whether runs are held in memory, so that [Answers.Changed] has to be
 // told.
 func (a *Answers) Holding() bool { return a.live.lines > 0 }
