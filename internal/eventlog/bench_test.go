@@ -193,6 +193,32 @@ func BenchmarkRead(b *testing.B) {
 	}
 }
 
+// Reading the log of a run of ten events, as whoever takes it over, forks or shows it does. One operation is one run.
+func BenchmarkReadRun(b *testing.B) {
+	p := one(b, eventlog.Options{})
+	w := p.claim("r", "n")
+	for range 9 {
+		if err := w.Enqueue(b.Context(), text(content)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if err := w.Flush(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		got := 0
+		for _, err := range p.Read(b.Context(), eventlog.Query{Run: "r"}) {
+			if err != nil {
+				b.Fatal(err)
+			}
+			got++
+		}
+		if got != 10 {
+			b.Fatalf("%d events, want 10", got)
+		}
+	}
+}
+
 // What keys cost: storing events that no caller waits for, and reading them back.
 func BenchmarkSealed(b *testing.B) {
 	for _, how := range []string{"plain", "sealed"} {

@@ -290,8 +290,8 @@ func (s *source) readDirect(ctx context.Context) {
 
 func (s *source) directBatch(ctx context.Context) error {
 	request := fmt.Appendf(nil, `{"seq":%d,"next_by_subj":%q,"batch":%d,"max_bytes":%d}`, s.next, s.filter, readEvents, readBytes)
-	inbox := s.log.nc.NewInbox()
-	sub, err := s.log.nc.SubscribeSync(inbox)
+	inbox, in := s.log.nc.NewInbox(), make(chan *nats.Msg, readEvents+1) // and a last one without an event; the client's own would have 512 kB
+	sub, err := s.log.nc.ChanSubscribe(inbox, in)
 	if err != nil {
 		return err
 	}
@@ -300,9 +300,11 @@ func (s *source) directBatch(ctx context.Context) error {
 		return err
 	}
 	for last := "0"; ; {
-		m, err := sub.NextMsgWithContext(ctx)
-		if err != nil {
-			return err
+		var m *nats.Msg
+		select {
+		case m = <-in:
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 		if m.Header.Get("Status") != "" {
 			return nil // the end of what this replica has, or no replica answers
