@@ -54,7 +54,7 @@ test: $(if $(TAGS),recordings) ## Run the tests
 # at a time; watched, it took two thirds of the recorder's time, most of it to check each pointer that is made.
 # Only modules without generic code of others (sync.Map, atomic.Pointer) may be here: the linker takes one of its
 # copies for all, and what that of an unwatched module does first and what later, the detector doesn't see.
-UNWATCHED := '-gcflags=modernc.org/...=-race=false -dwarf=false -d=gcstart=512'
+UNWATCHED := '-gcflags=modernc.org/...=-race=false -dwarf=false -d=gcstart=128'
 
 # Between them, each test once: see .ci/tests.
 .PHONY: race

@@ -109,7 +109,7 @@ func (o benchOptions) pickSize() benchSize {
 	}
 	return benchSize{
 		rounds: 5, events: 40_000, alone: 2000, together: 40_000, acks: 400, load: 300, runs: []int{10, 10_000, 1_000_000},
-		backlog: 200_000, alerts: 300, lines: []int{1000, 1_000_000}, queries: 20, stored: 10_000, long: 1_000_000, incoming: 20_000, asked: 40, active: []int{1, 100, 5000}, subjects: 5000, ages: []int{0, 1000, 10_000}, more: 100,
+		backlog: 200_000, alerts: 300, lines: []int{1000, 1_000_000}, queries: 20, stored: 10_000, long: 1_000_000, incoming: 20_000, asked: 40, active: []int{1, 100, 10_000}, subjects: 5000, ages: []int{0, 1000, 10_000}, more: 100,
 	}
 }
 

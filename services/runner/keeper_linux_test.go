@@ -30,8 +30,8 @@ import (
 
 // Keepers are processes, which live by the real clock: no bubbles here.
 
-// leaseTTL is the time to live of leases where a test waits for their end.
-const leaseTTL = 2 * time.Second
+// leaseTTL is the time to live of leases where a test waits for their end: less than usual, and enough where much else runs.
+const leaseTTL = 4 * time.Second
 
 // home is where a runner finds its keepers again.
 type home struct {
