@@ -24,40 +24,47 @@ func (l *logQuery) findPlace(ctx context.Context, tx *archive.Tx, of request.Tar
 		return 0, l.offset, nil
 	}
 	places, _ := l.places.find(of.Run)
-	for range 2 { // lines of a writer that had lost its node are hidden later: then all are looked for again
-		all, rest, err := morePlaces(ctx, tx, of.ID, places)
-		if err != nil {
+	if len(places) > 0 {
+		if places, err = morePlaces(ctx, tx, of.ID, places, total); err != nil {
 			return 0, 0, err
 		}
-		if last := len(all) - 1; int64(last)*placeStep+rest == total {
-			l.places.keep(of.Run, all[last], all, maxPlaced)
-			n := min(l.offset/placeStep, int64(last))
-			return all[n], l.offset - n*placeStep, nil
+		var rest int64
+		last := len(places) - 1
+		if err := tx.Row(ctx, `SELECT count(*)`+linesFrom, of.ID, places[last]).Scan(&rest); err != nil {
+			return 0, 0, err
 		}
-		l.places.drop(of.Run)
-		places = nil
+		if int64(last)*placeStep+rest != total { // lines of a writer that had lost its node were hidden
+			l.places.drop(of.Run)
+			places = nil
+		}
 	}
-	return 0, l.offset, nil
+	if len(places) == 0 {
+		if places, err = morePlaces(ctx, tx, of.ID, []uint64{0}, l.offset); err != nil {
+			return 0, 0, err
+		}
+	}
+	last := int64(len(places) - 1)
+	l.places.keep(of.Run, places[last], places, maxPlaced)
+	n := min(l.offset/placeStep, last)
+	return places[n], l.offset - n*placeStep, nil
 }
 
-// morePlaces adds the places behind those that are known, and returns how many lines there are from the last one on.
-func morePlaces(ctx context.Context, tx *archive.Tx, run int64, places []uint64) (all []uint64, rest int64, err error) {
-	if len(places) == 0 {
-		places = []uint64{0}
-	}
-	all = slices.Clip(places) // others may be adding to it
-	const from = ` FROM lines WHERE run = ?1 AND hidden = 0 AND pos >= ?2`
-	for {
+// linesFrom selects the lines of a run that are shown, from a position on.
+const linesFrom = ` FROM lines WHERE run = ?1 AND hidden = 0 AND pos >= ?2`
+
+// morePlaces adds those of the first most lines to the places that are known.
+func morePlaces(ctx context.Context, tx *archive.Tx, run int64, places []uint64, most int64) ([]uint64, error) {
+	places = slices.Clip(places) // others may be adding to it
+	for int64(len(places))*placeStep <= most {
 		var next uint64
-		err := tx.Row(ctx, `SELECT pos`+from+` ORDER BY pos LIMIT 1 OFFSET ?3`, run, all[len(all)-1], placeStep).Scan(&next)
+		err := tx.Row(ctx, `SELECT pos`+linesFrom+` ORDER BY pos LIMIT 1 OFFSET ?3`, run, places[len(places)-1], placeStep).Scan(&next)
 		if errors.Is(err, sql.ErrNoRows) {
 			break
 		}
 		if err != nil {
-			return nil, 0, err
+			return nil, err
 		}
-		all = append(all, next)
+		places = append(places, next)
 	}
-	err = tx.Row(ctx, `SELECT count(*)`+from, run, all[len(all)-1]).Scan(&rest)
-	return all, rest, err
+	return places, nil
 }
