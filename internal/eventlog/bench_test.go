@@ -193,7 +193,7 @@ func BenchmarkRead(b *testing.B) {
 	}
 }
 
-// Reading the log of a run of ten events, as whoever takes it over, forks or shows it does. One operation is one run.
+// Reading the log of a run of ten events, as an owner does that takes it over, a fork, or a client that shows it. One operation is one run.
 func BenchmarkReadRun(b *testing.B) {
 	p := one(b, eventlog.Options{})
 	w := p.claim("r", "n")

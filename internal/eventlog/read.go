@@ -290,7 +290,7 @@ func (s *source) readDirect(ctx context.Context) {
 
 func (s *source) directBatch(ctx context.Context) error {
 	request := fmt.Appendf(nil, `{"seq":%d,"next_by_subj":%q,"batch":%d,"max_bytes":%d}`, s.next, s.filter, readEvents, readBytes)
-	inbox, in := s.log.nc.NewInbox(), make(chan *nats.Msg, readEvents+1) // and a last one without an event; the client's own would have 512 kB
+	inbox, in := s.log.nc.NewInbox(), make(chan *nats.Msg, readEvents+1) // a batch and the message that ends it; the client's own channel has 512 kB
 	sub, err := s.log.nc.ChanSubscribe(inbox, in)
 	if err != nil {
 		return err

@@ -57,7 +57,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 	return errors.Join(err, r.store.Close())
 }
 
-// warmAnswers has the answers read what questions about all runs need, so that nobody who asks behind a start waits for that.
+// warmAnswers has the answers read what questions about all runs need, so that the first user to ask doesn't wait for that.
 func (r *Recorder) warmAnswers(ctx context.Context) {
 	if err := r.store.Answers.Warm(ctx, time.Now()); err != nil && ctx.Err() == nil {
 		r.logger.DebugContext(ctx, "the first questions about all runs will take longer", "error", err)

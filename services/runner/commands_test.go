@@ -24,7 +24,7 @@ import (
 // tell stores a command and returns what became of it.
 func (b *bench) tell(c wire.Command) wire.CommandResponse {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.t.Context(), min(patience(), time.Minute))
+	ctx, cancel := context.WithTimeout(b.t.Context(), min(waitLimit(), time.Minute))
 	defer cancel()
 	_, last, err := b.log.Bounds(ctx)
 	if err != nil {

@@ -244,7 +244,7 @@ func (b *bench) publish(subject string, v any) {
 // events up to it.
 func (b *bench) until(id string, types ...wire.Type) []eventlog.Entry {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.t.Context(), patience())
+	ctx, cancel := context.WithTimeout(b.t.Context(), waitLimit())
 	defer cancel()
 	var entries []eventlog.Entry
 	for e, err := range b.log.Follow(ctx, eventlog.Query{Run: id}) {
@@ -260,8 +260,8 @@ func (b *bench) until(id string, types ...wire.Type) []eventlog.Entry {
 	return nil
 }
 
-// patience is how long a test waits for what doesn't come: an hour in a bubble, where time begins in 2000.
-func patience() time.Duration {
+// waitLimit is how long a test waits for what doesn't come: an hour in a bubble, where time begins in 2000.
+func waitLimit() time.Duration {
 	if time.Now().Year() == 2000 {
 		return time.Hour
 	}

@@ -230,13 +230,13 @@ func (b *bench) owner(id string) string {
 	return b.fold(id, b.read(id)).Nodes[wire.RunNode].Runner
 }
 
-// awaits looks each 100 ms until condition holds, as long as a test's patience lasts, and
+// awaits looks each 100 ms until condition holds, for [waitLimit] at most, and
 // returns how long that took.
 func (b *bench) awaits(what string, condition func() bool) time.Duration {
 	b.t.Helper()
 	start := time.Now()
 	for !condition() {
-		if time.Since(start) > patience() {
+		if time.Since(start) > waitLimit() {
 			b.t.Fatalf("%s did not come true:\n%s", what, story(b.read("run1")))
 		}
 		<-time.After(max(100*time.Millisecond, time.Since(start)/50)) // each look reads runs

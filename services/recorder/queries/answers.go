@@ -108,8 +108,11 @@ func askAll[R any](ctx context.Context, a *Answers, what string, q wire.RunsRequ
 	}
 }
 
-// Warm reads what questions about all runs are answered from, for those that follow.
+// Warm reads what questions about all runs are answered from, for those that follow. Answers that hold nothing have no use for it.
 func (a *Answers) Warm(ctx context.Context, now time.Time) error {
+	if !a.Holding() {
+		return nil
+	}
 	const room = 1 << 20
 	_, err := a.Fleet(ctx, wire.FleetRequest{}, now, room)
 	if err == nil {

@@ -13,12 +13,12 @@ import (
 // placeStep is the number of lines from one place to the next: to skip as many takes half a millisecond.
 const placeStep = 1 << 14
 
-// maxPlaced bounds the runs whose places are held.
+// maxPlaced is how many runs the answers hold places of.
 const maxPlaced = 1000
 
 // findPlace returns the position to begin at for a page behind l.offset of a run's total lines, and how many lines to skip
-// from there. The positions of each [placeStep]th line are held, so that who pages through a long log doesn't pass over
-// its beginning with every page.
+// from there. The answers hold the position of each [placeStep]th line, so that a reader of a long log doesn't make them
+// pass over its beginning with every page.
 func (l *logQuery) findPlace(ctx context.Context, tx *archive.Tx, of request.Target, total int64) (from uint64, skip int64, err error) {
 	if !l.all || l.tail || l.offset < placeStep {
 		return 0, l.offset, nil
@@ -54,7 +54,7 @@ const linesFrom = ` FROM lines WHERE run = ?1 AND hidden = 0 AND pos >= ?2`
 
 // morePlaces adds those of the first most lines to the places that are known.
 func morePlaces(ctx context.Context, tx *archive.Tx, run int64, places []uint64, most int64) ([]uint64, error) {
-	places = slices.Clip(places) // others may be adding to it
+	places = slices.Clip(places) // another question may add to it
 	for int64(len(places))*placeStep <= most {
 		var next uint64
 		err := tx.Row(ctx, `SELECT pos`+linesFrom+` ORDER BY pos LIMIT 1 OFFSET ?3`, run, places[len(places)-1], placeStep).Scan(&next)
