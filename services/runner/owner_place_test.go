@@ -124,11 +124,17 @@ func TestPausedWithoutFolder(t *testing.T) {
 // A fork works in a copy of its parent's folder, links and all, which has nothing
 // of the folders of other runs.
 func TestForkCopiesFolder(t *testing.T) {
+	for name, source := range map[string]string{"run": one, "shared": shared(one)} {
+		t.Run(name, func(t *testing.T) { forkCopiesFolder(t, source) })
+	}
+}
+
+func forkCopiesFolder(t *testing.T, source string) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
 		home := t.TempDir()
 		b.runner("r1", gated(nil), func(c *runner.Config) { c.Workspaces = filepath.Join(home, ".wake", "runs") })
-		b.submit("run1", one, func(r *wire.RunRequest) { r.Workspace = home })
+		b.submit("run1", source, func(r *wire.RunRequest) { r.Workspace = home })
 		b.until("run1", wire.TypeAgentStart)
 		if err := os.WriteFile(filepath.Join(home, "file"), []byte("parent"), 0o600); err != nil {
 			t.Fatal(err)

@@ -176,12 +176,12 @@ func (o *owner) startFork(ctx context.Context) error {
 	if parent.Imported != "" {
 		adoptImported(parent, o.def)
 	}
-	if o.isBound() {
+	if o.isBound() || o.def.Workspace == flow.WorkspaceShared {
 		if !o.lease.Valid() { // reading took long: another runner may be at work in the folder
 			return tenure.ErrLeaseLost
 		}
 		parent.Workspace, err = o.forkFolder(ctx, parent)
-	} else if o.def.Workspace != flow.WorkspaceShared { // the flows that its nodes begin work there
+	} else { // only the flows that its nodes begin work there
 		parent.Workspace, err = o.cfg.newFolders().createFolder(o.runID, "")
 	}
 	if err != nil {
