@@ -5,12 +5,15 @@ import (
 	"crypto/ed25519"
 	"database/sql"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/pkg/wire"
@@ -361,6 +364,42 @@ func TestVerifyFindsWhatIsMissingOrElsewhere(t *testing.T) {
 			}
 			t.Errorf("want %q, found %v", c.want, v.Damages)
 		})
+	}
+}
+
+// Short runs are compared many at once. What is damaged is told of each as if it were the only one, and of no other.
+func TestVerifyTellsRunsApart(t *testing.T) {
+	p := newTape(t)
+	for i := range 600 {
+		run := fmt.Sprint("r", i)
+		exec := p.start(run, "coder", map[string]string{"team": fmt.Sprint(i % 7)})
+		p.add(run, "coder", exec, &wire.AgentText{Content: "Half of it is done."})
+		p.add(run, "coder", exec, &wire.AgentComplete{Result: "done"})
+		p.add(run, wire.RunNode, "", &wire.FlowComplete{FlowName: "review", Status: wire.FlowStatusComplete})
+	}
+	path := filepath.Join(t.TempDir(), "recorder.db")
+	s := openAt(t, path)
+	p.store(s, 500)
+	closed(t, s)
+	const ofRun = `(SELECT id FROM runs WHERE run = 'r%d')`
+	of := func(text string, run int) string { return fmt.Sprintf(text+ofRun, run) }
+	got := tamper(t, path, func(db *sql.DB) {
+		mustExec(t, db, `PRAGMA foreign_keys = 0`)
+		mustExec(t, db, of(`UPDATE lines SET text = 'x' WHERE type = 'text' AND run = `, 17))
+		mustExec(t, db, of(`DELETE FROM nodes WHERE node = 'coder' AND run = `, 300))
+		mustExec(t, db, of(`UPDATE lines SET node = node + 2 WHERE type = 'text' AND run = `, 350)) // of the next run, by the same name
+		mustExec(t, db, of(`UPDATE labels SET run = run + 1, key = 'other' WHERE run = `, 400))
+		mustExec(t, db, of(`DELETE FROM lines WHERE run = `, 599))
+		mustExec(t, db, of(`UPDATE folds SET pos = pos + 1 WHERE run = `, 599))
+		mustExec(t, db, of(`UPDATE runs SET status = 'lost' WHERE id = `, 0))
+	})
+	found := map[string]bool{}
+	for _, d := range got.Damages {
+		found[d.Run+" "+d.Table] = true
+	}
+	want := []string{"r0 runs", "r17 lines", "r300 bindings", "r300 chat_checkpoints", "r300 chat_messages", "r300 lines", "r300 nodes", "r350 lines", "r400 labels", "r401 labels", "r599 folds", "r599 lines"}
+	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(found))); diff != "" {
+		t.Errorf("damages (-want +got):\n%s\n%v", diff, got.Damages)
 	}
 }
 

@@ -207,8 +207,11 @@ func (p *Replay) Add(s *archive.Event, e *eventlog.Entry) (archive.Event, error)
 // Finish writes what the events came to.
 func (p *Replay) Finish() error { return p.w.finishBatch() }
 
-// State is the state of a run after the events, or nil if none of them changes it.
+// State is the state of a run after the events so far, or nil if none of them changes it.
 func (p *Replay) State(run string) *wire.State {
+	if s := p.w.runs[run].state; s != nil {
+		return s
+	}
 	if f := p.w.x.folds.byRun[p.w.runs[run].ID]; f != nil {
 		return f.state
 	}

@@ -22,7 +22,7 @@ func (v *verifier) checkAlerts(ctx context.Context, run string) error {
 	if err := v.countAlerts(ctx, run); err != nil {
 		return err
 	}
-	d := derivation{table: "alerts", keys: 1}
+	d := derivation{table: "alerts", Comparison: table.Comparison{Keys: 1}}
 	where, args := ofRun(run)
 	var kept table.Alert
 	for err := range v.t.Each(ctx, v.t.Whole(d.table)+where+` ORDER BY pos, key`, args, table.Fields(&kept)...) {

@@ -10,183 +10,17 @@ import (
 	"slices"
 	"strings"
 
-	"code.wake.dev/wake/internal/eventlog"
-	"code.wake.dev/wake/internal/run"
-	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder/archive"
-	"code.wake.dev/wake/services/recorder/index"
 	"code.wake.dev/wake/services/recorder/internal/database"
 	"code.wake.dev/wake/services/recorder/internal/request"
 	"code.wake.dev/wake/services/recorder/internal/table"
 )
 
-// replay records the events of a run again, into the scratch store.
-type replay struct {
-	v       *verifier
-	r       *runCheck
-	t       *archive.Tx
-	kept    []keptState // states that are in the store, in the order of their positions
-	pending []replayed
-	size    int
-}
-
-// replayed is an event that is recorded again, and what it says.
-type replayed struct {
-	kept  archive.Event
-	entry eventlog.Entry
-}
-
-// Bounds of what is recorded again at once, and of what the scratch store has before it is emptied.
-const (
-	replayEvents  = 1000
-	replayBytes   = 4 << 20
-	scratchEvents = 20_000
-)
-
-func (v *verifier) newReplay(ctx context.Context, r *runCheck) (*replay, error) {
-	v.scratch.ForgetStates()
-	if v.again != nil && v.Events-v.emptied > scratchEvents {
-		if err := v.emptyScratch(); err != nil {
-			return nil, err
-		}
-	}
-	if v.again == nil { // one for many runs: what it is asked of each is prepared once
-		var err error
-		if v.again, err = v.scratch.Begin(ctx); err != nil {
-			return nil, err
-		}
-	}
-	p := &replay{v: v, r: r, t: v.again}
-	text := `SELECT pos, 'folds' FROM folds WHERE run = ?1 UNION ALL SELECT pos, 'keyframes' FROM keyframes WHERE run = ?1 ORDER BY 1, 2`
-	var k keptState
-	for err := range v.t.Each(ctx, text, []any{r.ID}, &k.pos, &k.table) {
-		if err == nil {
-			p.kept = append(p.kept, k)
-		} else if err := v.noteFailure(ctx, Damage{Table: "folds", Run: r.RunID}, err); err != nil {
-			return nil, err
-		}
-	}
-	return p, nil
-}
-
-// emptyScratch drops what was recorded again.
-func (v *verifier) emptyScratch() (err error) {
-	if v.again != nil {
-		err = v.again.Rollback()
-	}
-	v.again, v.emptied = nil, v.Events
-	return err
-}
-
-// keptState is a state of the run that is in a table.
-type keptState struct {
-	pos   uint64
-	table string
-}
-
-// addEvent takes the next event, which has its link.
-func (p *replay) addEvent(ctx context.Context, s *archive.Event, at Damage) error {
-	p.pending = append(p.pending, replayed{*s, s.Entry()})
-	if at.Problem = p.pending[len(p.pending)-1].foreignTo(p.r.RunID); at.Problem != "" {
-		p.r.broken = true
-		p.v.addDamage(at)
-		return nil
-	}
-	if p.size += len(s.Data); len(p.pending) < replayEvents && p.size < replayBytes && (len(p.kept) == 0 || s.Pos != p.kept[0].pos) {
-		return nil
-	}
-	return p.flush(ctx)
-}
-
-// foreignTo says why what is kept isn't an event of a run, or "".
-func (s *replayed) foreignTo(run string) string {
-	switch {
-	case s.kept.Mark == archive.Bad || s.kept.Mark == archive.Recorder:
-	case s.entry.Err != nil:
-		return "it is no event: " + s.entry.Err.Error()
-	case s.entry.RunID != run:
-		return fmt.Sprintf("it is an event of run %q", request.Shown(s.entry.RunID))
-	}
-	return ""
-}
-
-// flush records what is pending.
-func (p *replay) flush(ctx context.Context) error {
-	if p.r.broken || len(p.pending) == 0 {
-		return nil
-	}
-	b := index.Batch{Incarnation: p.v.Position.Incarnation, Blobs: map[string][]byte{}}
-	again, err := p.v.scratch.Replay(ctx, p.t, b, p.v.Derived)
-	if err != nil {
-		return err
-	}
-	for i := range p.pending {
-		s := &p.pending[i]
-		if err := p.replayEvent(ctx, again, b.Blobs, s); err != nil {
-			return p.v.noteFailure(ctx, Damage{Run: p.r.RunID, From: s.kept.Pos}, err)
-		}
-	}
-	if err := again.Finish(); err != nil {
-		return err
-	}
-	last := p.pending[len(p.pending)-1].kept.Pos
-	clear(p.pending)
-	p.pending, p.size = p.pending[:0], 0
-	for len(p.kept) > 0 && last == p.kept[0].pos {
-		if err := p.checkState(ctx, again); err != nil {
-			return err
-		}
-		p.kept = p.kept[1:]
-	}
-	return nil
-}
-
-func (p *replay) replayEvent(ctx context.Context, again *index.Replay, blobs map[string][]byte, s *replayed) error {
-	if s.entry.Err == nil {
-		for _, b := range s.entry.Event.Blobs {
-			if data, err := p.v.fields.Blob(ctx, b.SHA256); err == nil {
-				blobs[b.SHA256] = data
-			}
-		}
-	}
-	now, err := again.Add(&s.kept, &s.entry)
-	if err == nil && (now.Mark != s.kept.Mark || now.Note != s.kept.Note) {
-		p.v.addDamage(Damage{
-			Run: p.r.RunID, From: s.kept.Pos, Column: "mark",
-			Problem: fmt.Sprintf("it is marked %q (%s), it should be %q (%s)", s.kept.Mark, s.kept.Note, now.Mark, now.Note),
-		})
-	}
-	return err
-}
-
-// checkState compares the next state that is kept with the one that follows from
-// the events.
-func (p *replay) checkState(ctx context.Context, again *index.Replay) error {
-	kept := p.kept[0]
-	at := Damage{Table: kept.table, Run: p.r.RunID, From: kept.pos, Column: "data", Problem: "the state isn't the fold of the events"}
-	want, err := wire.Marshal(cmp.Or(again.State(p.r.RunID), run.New(p.r.RunID)))
-	if err != nil {
-		return err
-	}
-	var is []byte
-	err = p.v.fields.Row(ctx, `SELECT data FROM `+kept.table+` WHERE run = ?1 AND pos = ?2`, p.r.ID, kept.pos).Scan(&is)
-	if err == nil && kept.table == "keyframes" {
-		is, err = p.v.s.Codec.Dec.DecodeAll(is, nil)
-	}
-	if err != nil {
-		return p.v.noteFailure(ctx, at, err)
-	}
-	if !bytes.Equal(want, is) && !p.r.isOther() {
-		p.v.addDamage(at)
-	}
-	return nil
-}
-
 // derivation is a table of rows that follow from the events.
 type derivation struct {
+	table.Comparison
+
 	table  string
-	query  string   // for the rows of the run named ?1; the columns that tell rows apart come first and order them
-	keys   int      // how many these are
 	rough  []string // columns of sums: the order in which they were added, batch by batch, may have rounded them differently
 	fields []string // columns that may be large fields
 }
@@ -197,8 +31,7 @@ func derivationsOf(tables table.Tables) (list []derivation) {
 		if t.Origin != table.Derived {
 			continue
 		}
-		d := derivation{table: t.Name}
-		d.query, d.keys = t.Compared()
+		d := derivation{table: t.Name, Comparison: t.Compared()}
 		for _, c := range t.Columns {
 			if c.Sum {
 				d.rough = append(d.rough, c.Name)
@@ -212,28 +45,186 @@ func derivationsOf(tables table.Tables) (list []derivation) {
 	return list
 }
 
-// checkDerived compares what is derived from the events of a run, if this version has derived it.
-func (v *verifier) checkDerived(ctx context.Context, r *runCheck) error {
-	if r.isOther() {
-		v.Other++
+// checkDerived compares what is derived from the events of the runs that were recorded again, if this version has derived it.
+func (v *verifier) checkDerived(ctx context.Context, p *replay) error {
+	var list []*runCheck
+	for _, r := range p.runs {
+		r.harmed = r.harmed || r.broken
+		if r.broken {
+			continue
+		}
+		if r.isOther() {
+			v.Other++
+			continue
+		}
+		for _, kept := range r.kept {
+			r.harmed = true
+			v.addDamage(Damage{Table: kept.table, Run: r.RunID, From: kept.pos, Column: "pos", Problem: "there is no event at the position of the state"})
+		}
+		list = append(list, r)
+	}
+	if len(list) == 0 {
 		return nil
 	}
-	for _, kept := range r.replay.kept {
-		v.addDamage(Damage{Table: kept.table, Run: r.RunID, From: kept.pos, Column: "pos", Problem: "there is no event at the position of the state"})
+	if err := p.begin(ctx); err != nil {
+		return err
 	}
-	kept, err := v.filledTables(ctx, v.t, r.RunID)
+	numbers, err := p.numberRuns(ctx)
+	if err != nil {
+		return err
+	}
+	for len(list) > 0 {
+		c := v.newComparison(p.scratch)
+		for _, r := range list {
+			if !c.addRun(r, numbers[r.RunID]) {
+				break
+			}
+		}
+		if err := c.compareRuns(ctx); err != nil {
+			return err
+		}
+		list = list[len(c.runs):]
+	}
+	return nil
+}
+
+// numberRuns returns which numbers the scratch store has given the runs that aren't compared.
+func (p *replay) numberRuns(ctx context.Context) (map[string]int64, error) {
+	numbers := map[string]int64{}
+	var number int64
+	var name string
+	for err := range p.scratch.Each(ctx, `SELECT id, run FROM runs WHERE id > ?1`, []any{p.last}, &number, &name) {
+		if err != nil {
+			return nil, err
+		}
+		numbers[name] = number
+		p.last = max(p.last, number)
+	}
+	return numbers, nil
+}
+
+// comparison compares what is derived from the events of some runs with what the scratch store has of them.
+type comparison struct {
+	*verifier
+
+	runs       []*runCheck
+	numbers    []int64 // that the scratch store has given them, 0: it has nothing of one
+	kept, want *side
+}
+
+// side are some runs in a store: their numbers ascend as their places in the comparison do.
+type side struct {
+	t           *archive.Tx
+	whole       bool          // the run is the only one, and has a good part of all rows
+	first, last int64         // numbers of runs
+	places      map[int64]int // by number
+	nodes       map[int64]nodeName
+}
+
+// nodeName is whose a node is and what it is called.
+type nodeName struct {
+	run  int64
+	name any
+}
+
+func (v *verifier) newComparison(scratch *archive.Tx) *comparison {
+	return &comparison{verifier: v, kept: newSide(v.t), want: newSide(scratch)}
+}
+
+func newSide(t *archive.Tx) *side {
+	return &side{t: t, places: map[int64]int{}, nodes: map[int64]nodeName{}}
+}
+
+// addRun adds a run, unless that wouldn't leave the runs in the same order in both stores. Number 0 says that the scratch store
+// has nothing of it.
+func (c *comparison) addRun(r *runCheck, number int64) bool {
+	if len(c.runs) > 0 && (r.ID <= c.kept.last || number > 0 && number <= c.want.last) {
+		return false
+	}
+	place := len(c.runs)
+	c.runs, c.numbers = append(c.runs, r), append(c.numbers, number)
+	c.kept.addNumber(r.ID, place)
+	if number > 0 {
+		c.want.addNumber(number, place)
+	}
+	return true
+}
+
+func (s *side) addNumber(number int64, place int) {
+	if len(s.places) == 0 {
+		s.first = number
+	}
+	s.last, s.places[number] = number, place
+}
+
+// nameNodes reads what the nodes of the runs are called.
+func (s *side) nameNodes(ctx context.Context) error {
+	var number, run int64
+	var name string
+	for err := range s.t.Each(ctx, `SELECT id, run, node FROM nodes WHERE run BETWEEN ?1 AND ?2`, []any{s.first, s.last}, &number, &run, &name) {
+		if err != nil {
+			return err
+		}
+		s.nodes[number] = nodeName{run, name}
+	}
+	return nil
+}
+
+// nodeOf is what a node of a run is called; nil: the run has none of this number.
+func (s *side) nodeOf(run int64, number any) any {
+	if n, is := number.(int64); is && s.nodes[n].run == run {
+		return s.nodes[n].name
+	}
+	return nil
+}
+
+// wholeShare is which part of all events a run has at least whose rows are read in their own order, those of other runs too.
+const wholeShare = 8
+
+// compareRuns compares the runs, all at once. Where that finds damage, each is compared by itself, which says what of it is damaged.
+func (c *comparison) compareRuns(ctx context.Context) error {
+	c.kept.whole = len(c.runs) == 1 && c.runs[0].found > c.all/wholeShare
+	c.want.whole = c.kept.whole
+	found := c.mark()
+	if err := c.compareTables(ctx); err != nil || found == c.mark() {
+		return err
+	}
+	if len(c.runs) == 1 {
+		c.runs[0].harmed = true
+		return nil
+	}
+	c.backTo(found)
+	for i, r := range c.runs {
+		alone := c.newComparison(c.want.t)
+		alone.addRun(r, c.numbers[i])
+		if err := alone.compareRuns(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compareTables compares the rows of all tables.
+func (c *comparison) compareTables(ctx context.Context) error {
+	if err := c.kept.nameNodes(ctx); err != nil {
+		return c.noteFailure(ctx, Damage{Table: "nodes", Run: c.runs[0].RunID}, err)
+	}
+	if err := c.want.nameNodes(ctx); err != nil {
+		return err
+	}
+	kept, err := c.filledTables(ctx, c.kept)
 	if err != nil {
 		for i := range kept {
 			kept[i] = true // comparing them says what can't be read
 		}
 	}
-	want, err := v.filledTables(ctx, r.replay.t, r.RunID)
+	want, err := c.filledTables(ctx, c.want)
 	if err != nil {
 		return err
 	}
-	for i, d := range v.derived {
+	for i, d := range c.derived {
 		if kept[i] || want[i] {
-			if err := v.compareTable(ctx, r, d); err != nil {
+			if err := c.compareTable(ctx, d); err != nil {
 				return err
 			}
 		}
@@ -241,28 +232,29 @@ func (v *verifier) checkDerived(ctx context.Context, r *runCheck) error {
 	return nil
 }
 
-// filledTables tells of which derived tables a run has rows: most have none of most runs, and a question for each takes longer than one for all.
-func (v *verifier) filledTables(ctx context.Context, t *archive.Tx, run string) ([]bool, error) {
-	filled, terms, into := make([]bool, len(v.derived)), make([]string, len(v.derived)), make([]any, len(v.derived))
-	for i, d := range v.derived {
-		terms[i], into[i] = "EXISTS ("+d.query+")", &filled[i]
+// filledTables tells of which derived tables the runs have rows: most have none of most runs, and a question for each takes
+// longer than one for all.
+func (c *comparison) filledTables(ctx context.Context, s *side) ([]bool, error) {
+	filled, terms, into := make([]bool, len(c.derived)), make([]string, len(c.derived)), make([]any, len(c.derived))
+	for i, d := range c.derived {
+		terms[i], into[i] = "EXISTS ("+d.Query+")", &filled[i]
 	}
-	return filled, t.Row(ctx, "SELECT "+strings.Join(terms, ", "), run).Scan(into...)
+	return filled, s.t.Row(ctx, "SELECT "+strings.Join(terms, ", "), s.first, s.last).Scan(into...)
 }
 
 // compareTable compares the rows of a table with those of the scratch store.
-func (v *verifier) compareTable(ctx context.Context, r *runCheck, d derivation) error {
-	kept, want := rowsOf(ctx, v.t, d.query, r.RunID), v.expectedRows(ctx, r, d)
-	unreadable := func(err error) error { return v.noteFailure(ctx, Damage{Table: d.table, Run: r.RunID}, err) }
-	byKeys := func(a, b *tableRow) int { return a.compareKeys(b, d.keys) }
+func (c *comparison) compareTable(ctx context.Context, d derivation) error {
+	kept, want := c.kept.rowsOf(ctx, d), c.expectedRows(ctx, d)
+	unreadable := func(err error) error { return c.noteFailure(ctx, Damage{Table: d.table, Run: c.runs[0].RunID}, err) }
+	byKeys := func(a, b *tableRow) int { return a.compareKeys(b, d.Keys) }
 	return compareOrdered(kept, want, unreadable, byKeys, func(a, b *tableRow, order int) {
 		switch {
 		case order < 0:
-			v.addDamage(a.damageOf(d, r.RunID, "", "the row doesn't follow from the events"))
+			c.addDamage(a.damageOf(d, c.runs[a.place].RunID, "", "the row doesn't follow from the events"))
 		case order > 0:
-			v.addDamage(b.damageOf(d, r.RunID, "", "the row is missing"))
+			c.addDamage(b.damageOf(d, c.runs[b.place].RunID, "", "the row is missing"))
 		default:
-			a.reportDifferences(b, d, func(column, problem string) { v.addDamage(b.damageOf(d, r.RunID, column, problem)) })
+			a.reportDifferences(b, d, func(column, problem string) { c.addDamage(b.damageOf(d, c.runs[b.place].RunID, column, problem)) })
 		}
 	})
 }
@@ -304,27 +296,46 @@ func compareOrdered[T any](kept, want iter.Seq2[T, error], unreadable func(error
 
 // tableRow is a row of any table.
 type tableRow struct {
+	place   int // of its run in a comparison
 	columns []string
 	values  []any // int64, float64, string, []byte or nil
 }
 
-// rowsOf yields the rows of a query.
-func rowsOf(ctx context.Context, t *archive.Tx, text string, args ...any) iter.Seq2[*tableRow, error] {
+// rowsOf yields the rows of a table that are of the runs. The next one takes the place of the one before.
+func (s *side) rowsOf(ctx context.Context, d derivation) iter.Seq2[*tableRow, error] {
 	return func(yield func(*tableRow, error) bool) {
-		var columns []string
-		for rows, err := range t.Rows(ctx, text, args...) {
-			if err == nil && columns == nil {
+		var row *tableRow
+		var number int64
+		var into []any
+		query := d.Query
+		if s.whole {
+			query = d.Whole
+		}
+		for rows, err := range s.t.Rows(ctx, query, s.first, s.last) {
+			if err == nil && row == nil {
+				var columns []string
 				columns, err = rows.Columns()
-			}
-			row := &tableRow{columns: columns, values: make([]any, len(columns))}
-			into := make([]any, len(columns))
-			for i := range into {
-				into[i] = &row.values[i]
+				row = &tableRow{columns: columns[min(1, len(columns)):]}
+				row.values, into = make([]any, len(row.columns)), []any{&number}
+				for i := range row.values {
+					into = append(into, &row.values[i])
+				}
 			}
 			if err == nil {
 				err = rows.Scan(into...)
 			}
-			if !yield(row, err) || err != nil {
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			var asked bool
+			if row.place, asked = s.places[number]; !asked {
+				continue
+			}
+			for _, i := range d.Nodes {
+				row.values[i] = s.nodeOf(number, row.values[i])
+			}
+			if !yield(row, nil) {
 				return
 			}
 		}
@@ -333,9 +344,9 @@ func rowsOf(ctx context.Context, t *archive.Tx, text string, args ...any) iter.S
 
 // expectedRows yields the rows that follow from the events, as the database would keep
 // them and in its order.
-func (v *verifier) expectedRows(ctx context.Context, r *runCheck, d derivation) iter.Seq2[*tableRow, error] {
-	rows := rowsOf(ctx, r.replay.t, d.query, r.RunID)
-	if v.t.D.Storable == nil {
+func (c *comparison) expectedRows(ctx context.Context, d derivation) iter.Seq2[*tableRow, error] {
+	rows := c.want.rowsOf(ctx, d)
+	if c.t.D.Storable == nil {
 		return rows
 	}
 	return func(yield func(*tableRow, error) bool) {
@@ -345,14 +356,14 @@ func (v *verifier) expectedRows(ctx context.Context, r *runCheck, d derivation) 
 				yield(nil, err)
 				return
 			}
-			row.makeStorable(v.t.D)
+			row.makeStorable(c.t.D)
 			if _, text := row.values[0].(string); text { // which may go elsewhere
-				list = append(list, row)
+				list = append(list, &tableRow{row.place, row.columns, slices.Clone(row.values)})
 			} else if !yield(row, nil) {
 				return
 			}
 		}
-		slices.SortStableFunc(list, func(a, b *tableRow) int { return a.compareKeys(b, d.keys) })
+		slices.SortStableFunc(list, func(a, b *tableRow) int { return a.compareKeys(b, d.Keys) })
 		for _, row := range list {
 			if !yield(row, nil) {
 				return
@@ -370,8 +381,11 @@ func (r *tableRow) makeStorable(d *database.Dialect) {
 	}
 }
 
-// compareKeys compares two rows by their first columns.
+// compareKeys compares two rows by their runs and their first columns.
 func (r *tableRow) compareKeys(o *tableRow, keys int) int {
+	if r.place != o.place {
+		return cmp.Compare(r.place, o.place)
+	}
 	for i := range keys {
 		if c := compareValues(r.values[i], o.values[i]); c != 0 {
 			return c
@@ -385,6 +399,10 @@ func compareValues(a, b any) int {
 	case int64:
 		if y, ok := b.(int64); ok {
 			return cmp.Compare(x, y)
+		}
+	case string:
+		if y, ok := b.(string); ok {
+			return strings.Compare(x, y)
 		}
 	case float64:
 		if y, ok := b.(float64); ok {
@@ -443,11 +461,11 @@ func shownValue(v any) string {
 func (r *tableRow) damageOf(d derivation, run, column, problem string) Damage {
 	at := Damage{Table: d.table, Run: run, Column: column, Problem: problem}
 	var keys []string
-	for _, k := range r.values[:d.keys] {
+	for _, k := range r.values[:d.Keys] {
 		keys = append(keys, request.Shown(fmt.Sprint(k)))
 	}
 	at.Row = strings.Join(keys, " ")
-	if pos, ok := r.values[0].(int64); ok && d.keys == 1 {
+	if pos, ok := r.values[0].(int64); ok && d.Keys == 1 {
 		at.From, at.Row = uint64(pos), ""
 	}
 	return at

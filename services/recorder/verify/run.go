@@ -16,12 +16,15 @@ import (
 type runCheck struct {
 	table.Run // as it says
 
-	link     chain.Link // after the last event that was read
-	pos      uint64     // of it
-	found    int64      // events
-	tailSize int64      // bytes
-	broken   bool       // events are damaged: nothing can be derived from them
-	replay   *replay
+	link     chain.Link  // after the last event that was read
+	pos      uint64      // of it
+	found    int64       // events
+	tailSize int64       // bytes
+	broken   bool        // events are damaged: nothing can be derived from them
+	sealed   bool        // there are segments
+	tailed   bool        // there is a tail
+	harmed   bool        // something of it is damaged
+	kept     []keptState // that are in the store, in the order of their positions, and aren't compared yet
 }
 
 // isOther reports whether another version has derived rows of the run, which may word them in another way.
@@ -29,13 +32,11 @@ func (r *runCheck) isOther() bool { return r.Derivation != index.Derivation }
 
 // checkRun checks the events of a run, and what is derived from them.
 func (v *verifier) checkRun(ctx context.Context, r *runCheck) error {
+	found := v.mark()
+	defer func() { r.harmed = r.harmed || found != v.mark() }()
 	v.Runs++
 	v.Gaps += r.Gaps
 	r.link = chain.FirstLink(v.Position.Incarnation, r.RunID)
-	var err error
-	if r.replay, err = v.newReplay(ctx, r); err != nil {
-		return err
-	}
 	tailEvents, err := v.checkEvents(ctx, r)
 	if err != nil {
 		return err
@@ -52,30 +53,58 @@ func (v *verifier) checkRun(ctx context.Context, r *runCheck) error {
 		v.addDamage(Damage{Table: "runs", Run: r.RunID, Column: "head", From: r.pos, Problem: "it isn't the hash after the last event: it was changed, or events are missing at the end"})
 	}
 	if r.broken {
-		wrong("events", r.Events, r.found)
-		return nil // what is derived can't be compared
+		wrong("events", r.Events, r.found) // what is derived can't be compared
 	}
-	return v.checkDerived(ctx, r)
+	return v.replay.endRun(ctx, r)
+}
+
+// findParts looks what else there is of some runs, in the order of their numbers: of most there are no segments or no tail.
+func (v *verifier) findParts(ctx context.Context, list []*runCheck) error {
+	byNumber := map[int64]*runCheck{}
+	for _, r := range list {
+		byNumber[r.ID] = r
+	}
+	text := `SELECT DISTINCT run, 0, 'segments' FROM segments WHERE run BETWEEN ?1 AND ?2
+		UNION ALL SELECT DISTINCT run, 0, 'tail' FROM tail WHERE run BETWEEN ?1 AND ?2
+		UNION ALL SELECT run, pos, 'folds' FROM folds WHERE run BETWEEN ?1 AND ?2
+		UNION ALL SELECT run, pos, 'keyframes' FROM keyframes WHERE run BETWEEN ?1 AND ?2 ORDER BY 1, 2, 3`
+	var number int64
+	var k keptState
+	for err := range v.t.Each(ctx, text, []any{list[0].ID, list[len(list)-1].ID}, &number, &k.pos, &k.table) {
+		r := byNumber[number]
+		switch {
+		case err != nil && len(list) > 1:
+			return v.findEach(ctx, list)
+		case err != nil:
+			list[0].sealed, list[0].tailed, list[0].harmed = true, true, true // reading them says what can't be read
+			return v.noteFailure(ctx, Damage{Table: "folds", Run: list[0].RunID}, err)
+		case r == nil: // it was removed, or checked before
+		case k.table == "segments":
+			r.sealed = true
+		case k.table == "tail":
+			r.tailed = true
+		default:
+			r.kept = append(r.kept, k)
+		}
+	}
+	return nil
+}
+
+// findEach looks what there is of each run by itself.
+func (v *verifier) findEach(ctx context.Context, list []*runCheck) error {
+	for _, r := range list {
+		r.sealed, r.tailed, r.kept = false, false, nil
+		if err := v.findParts(ctx, []*runCheck{r}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // checkEvents reads the events of a run, from segments and tail.
 func (v *verifier) checkEvents(ctx context.Context, r *runCheck) (tailEvents int64, err error) {
-	n := int64(0)
-	var segment table.Segment
-	for err := range v.t.Each(ctx, v.t.Whole("segments")+` WHERE run = ?1 ORDER BY n`, []any{r.ID}, table.Fields(&segment)...) {
-		n++
-		if err != nil {
-			r.broken = true
-			return 0, v.noteFailure(ctx, Damage{Table: "segments", Run: r.RunID, Segment: n}, err)
-		}
-		if err := v.checkSegment(ctx, r, &segment, n); err != nil {
-			return 0, err
-		}
-	}
-	v.Segments += int(n)
-	if n != r.Segments {
-		r.broken = r.broken || n < r.Segments
-		v.addDamage(Damage{Table: "runs", Run: r.RunID, Column: "segments", Problem: fmt.Sprintf("it is %d, there are %d", r.Segments, n)})
+	if err := v.checkSegments(ctx, r); err != nil || !r.tailed {
+		return 0, err
 	}
 	var kept table.Tail
 	for err := range v.t.Each(ctx, v.t.Whole("tail")+` WHERE run = ?1 ORDER BY pos`, []any{r.ID}, table.Fields(&kept)...) {
@@ -97,7 +126,31 @@ func (v *verifier) checkEvents(ctx context.Context, r *runCheck) (tailEvents int
 			copy(r.link[:], hash)
 		}
 	}
-	return tailEvents, r.replay.flush(ctx)
+	return tailEvents, nil
+}
+
+// checkSegments checks the segments of a run.
+func (v *verifier) checkSegments(ctx context.Context, r *runCheck) error {
+	n := int64(0)
+	if r.sealed {
+		var segment table.Segment
+		for err := range v.t.Each(ctx, v.t.Whole("segments")+` WHERE run = ?1 ORDER BY n`, []any{r.ID}, table.Fields(&segment)...) {
+			n++
+			if err != nil {
+				r.broken, r.tailed = true, false // what comes behind it would all be wrong
+				return v.noteFailure(ctx, Damage{Table: "segments", Run: r.RunID, Segment: n}, err)
+			}
+			if err := v.checkSegment(ctx, r, &segment, n); err != nil {
+				return err
+			}
+		}
+	}
+	v.Segments += int(n)
+	if n != r.Segments {
+		r.broken = r.broken || n < r.Segments
+		v.addDamage(Damage{Table: "runs", Run: r.RunID, Column: "segments", Problem: fmt.Sprintf("it is %d, there are %d", r.Segments, n)})
+	}
+	return nil
 }
 
 // checkSegment checks one segment, which should be number n.
@@ -177,7 +230,7 @@ func (v *verifier) checkEvent(ctx context.Context, r *runCheck, s *archive.Event
 		return nil
 	}
 	s.Link = r.link
-	return r.replay.addEvent(ctx, s, at)
+	return v.replay.addEvent(ctx, r, s, at)
 }
 
 // markPosition notes which positions are there.

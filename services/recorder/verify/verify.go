@@ -140,8 +140,7 @@ type verifier struct {
 	t       *archive.Tx
 	fields  *archive.Tx // for large fields, while rows are read in t
 	scratch *index.Index
-	again   *archive.Tx // in the scratch store; nil: that is empty
-	emptied int64       // events that were checked when it was
+	replay  *replay
 	derived []derivation
 	chain   chain.Linker
 	anchors map[string]AnchorLink // that haven't been come to, by run
@@ -169,6 +168,14 @@ func (v *verifier) addDamage(d Damage) {
 	}
 	v.Damages = append(v.Damages, d)
 }
+
+// found is how many damages were found.
+type found struct{ listed, omitted int }
+
+func (v *verifier) mark() found { return found{len(v.Damages), v.Omitted} }
+
+// backTo drops the damages that were found since: each run is checked again by itself.
+func (v *verifier) backTo(f found) { v.Damages, v.Omitted = v.Damages[:f.listed], f.omitted }
 
 // noteFailure takes an error of the database as damage, unless the check was ended.
 func (v *verifier) noteFailure(ctx context.Context, d Damage, err error) error {
@@ -354,7 +361,7 @@ func (v *verifier) checkIntegrity(ctx context.Context) error {
 func (v *verifier) checkRuns(ctx context.Context, where string, args database.Params) error {
 	var list []*runCheck
 	var row table.Run
-	for err := range v.t.Each(ctx, v.t.Whole("runs")+where+` ORDER BY first_pos`, args, table.Fields(&row)...) {
+	for err := range v.t.Each(ctx, v.t.Whole("runs")+where+` ORDER BY id`, args, table.Fields(&row)...) {
 		if err != nil {
 			return v.noteFailure(ctx, Damage{Table: "runs"}, err)
 		}
@@ -368,13 +375,23 @@ func (v *verifier) checkRuns(ctx context.Context, where string, args database.Pa
 		v.all += row.Events
 	}
 	v.progress(partEvents, 0, v.all)
-	defer v.emptyScratch() //nolint:errcheck // it is only compared with
-	for _, r := range list {
-		damages := len(v.Damages) + v.Omitted
-		if err := v.checkRun(ctx, r); err != nil {
+	v.replay = &replay{v: v}
+	defer v.replay.empty() //nolint:errcheck // it is only compared with
+	for some := range slices.Chunk(list, replayEvents) {
+		if err := v.findParts(ctx, some); err != nil {
 			return err
 		}
-		if damages == len(v.Damages)+v.Omitted && r.LastPos <= v.Derived && !r.isOther() {
+		for _, r := range some {
+			if err := v.checkRun(ctx, r); err != nil {
+				return err
+			}
+		}
+	}
+	if err := v.replay.compare(ctx); err != nil {
+		return err
+	}
+	for _, r := range list {
+		if !r.harmed && r.LastPos <= v.Derived && !r.isOther() {
 			v.heads = append(v.heads, headOf(r))
 		}
 	}

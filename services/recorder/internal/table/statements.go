@@ -215,10 +215,18 @@ func Copier[A, R any]() func(*A, *R) {
 	}
 }
 
-// Compared is what of a derived table follows from the events: a query for the
-// rows of the run named ?1, by names instead of numbers. The columns that tell rows
-// apart come first and order them; keys is how many these are.
-func (t Table) Compared() (query string, keys int) {
+// Comparison is what of a derived table follows from the events.
+type Comparison struct {
+	// Query asks for the rows of the runs numbered ?1 to ?2, ordered by that number, which comes first, and by the columns
+	// that tell the rows of a run apart, which come next.
+	Query string
+	Whole string // the same of a single run that has a good part of all rows: read in their own order, not by an index
+	Keys  int    // how many these are
+	Nodes []int  // columns behind the first that have numbers of nodes, from 0: names follow from the events, numbers don't
+}
+
+// Compared is what of a derived table follows from the events.
+func (t Table) Compared() (c Comparison) {
 	by := t.By
 	if by == nil {
 		by = slices.DeleteFunc(slices.Clone(t.Key), func(name string) bool { return t.columnNamed(name).Refers == "runs" })
@@ -227,29 +235,42 @@ func (t Table) Compared() (query string, keys int) {
 	columns = append(columns, t.columnNames(func(c Column) bool {
 		return !c.Number && !c.Place && c.Refers != "runs" && !slices.Contains(by, c.Name)
 	})...)
+	c.Keys = len(by)
 	for i, name := range columns {
-		if t.columnNamed(name).Refers == "nodes" {
+		switch {
+		case t.columnNamed(name).Refers != "nodes":
+		case i < c.Keys: // they order the rows
 			columns[i] = "(SELECT node FROM nodes WHERE id = " + t.Name + "." + name + ") AS " + name
+		default:
+			c.Nodes = append(c.Nodes, i)
 		}
 	}
-	query = "SELECT " + strings.Join(columns, ", ") + " FROM " + t.Name
+	number, where := "run", t.rowsWhere("BETWEEN ?1 AND ?2")
 	if !t.OfRun() {
-		return query + " WHERE run = ?1", len(by)
+		number, where = "id", "id BETWEEN ?1 AND ?2"
 	}
-	order := make([]string, len(by))
+	order := "1"
 	for i := range by {
-		order[i] = strconv.Itoa(i + 1)
+		order += ", " + strconv.Itoa(i+2)
 	}
-	return query + " WHERE " + t.RowsOf("(SELECT id FROM runs WHERE run = ?1)") + " ORDER BY " + strings.Join(order, ", "), len(by)
+	begin := "SELECT " + number + " AS of_run, " + strings.Join(columns, ", ") + " FROM " + t.Name + " WHERE "
+	c.Query = begin + where + " ORDER BY " + order
+	if c.Whole = c.Query; slices.Equal(t.Key, by) && len(by) == 1 && t.OfRun() {
+		c.Whole = begin + "+" + where + " ORDER BY " + by[0] // the plus keeps the index of runs out
+	}
+	return c
 }
 
-// RowsOf is the condition that selects the rows of a run, by its number, without looking at those of others: where no
-// index begins with the run, the rows are found by its nodes.
-func (t Table) RowsOf(run string) string {
+// RowsOf is the condition that selects the rows of a run, by its number, without looking at those of others.
+func (t Table) RowsOf(run string) string { return t.rowsWhere("= " + run) }
+
+// rowsWhere selects the rows of runs by a condition of their numbers: where no index begins with the run, the rows are
+// found by its nodes.
+func (t Table) rowsWhere(number string) string {
 	if t.begins("run") || !t.begins("node") {
-		return "run = " + run
+		return "run " + number
 	}
-	return "node IN (SELECT id FROM nodes WHERE run = " + run + ")"
+	return "node IN (SELECT id FROM nodes WHERE run " + number + ")"
 }
 
 // begins reports whether the key, or an index of all rows, begins with a column.

@@ -1,0 +1,234 @@
+package verify
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder/archive"
+	"code.wake.dev/wake/services/recorder/index"
+	"code.wake.dev/wake/services/recorder/internal/request"
+)
+
+// replay records the events of runs again, into the scratch store, and has what follows from them compared: of many short
+// runs at once, since asking a database takes longer than what it has of one.
+type replay struct {
+	v        *verifier
+	pending  []replayed
+	size     int         // bytes of their data
+	runs     []*runCheck // whose events are recorded again, or pending, and that aren't compared yet
+	events   int         // of those
+	scratch  *archive.Tx // nil: the scratch store is empty
+	recorded int         // events in it
+	last     int64       // the highest number of a run in it that is compared
+}
+
+// replayed is an event that is recorded again, and what it says.
+type replayed struct {
+	r     *runCheck
+	kept  archive.Event
+	entry eventlog.Entry
+}
+
+// keptState is a state of a run that is in a table.
+type keptState struct {
+	pos   uint64
+	table string
+}
+
+// Bounds of what is recorded again at once, and of what the scratch store has before it is emptied.
+const (
+	replayEvents  = 1000
+	replayBytes   = 4 << 20
+	scratchEvents = 20_000
+)
+
+// addEvent takes the next event of a run, which has its link.
+func (p *replay) addEvent(ctx context.Context, r *runCheck, s *archive.Event, at Damage) error {
+	e := replayed{r, *s, s.Entry()}
+	if at.Problem = e.foreignTo(r.RunID); at.Problem != "" {
+		r.broken = true
+		p.v.addDamage(at)
+		return nil
+	}
+	p.pending = append(p.pending, e)
+	p.events++
+	if p.size += len(s.Data); len(p.pending) < replayEvents && p.size < replayBytes {
+		return nil
+	}
+	return p.flush(ctx)
+}
+
+// foreignTo says why what is kept isn't an event of a run, or "".
+func (s *replayed) foreignTo(run string) string {
+	switch {
+	case s.kept.Mark == archive.Bad || s.kept.Mark == archive.Recorder:
+	case s.entry.Err != nil:
+		return "it is no event: " + s.entry.Err.Error()
+	case s.entry.RunID != run:
+		return fmt.Sprintf("it is an event of run %q", request.Shown(s.entry.RunID))
+	}
+	return ""
+}
+
+// endRun takes it that all events of a run were added, and compares what follows from them and from those of the runs
+// before if they are many.
+func (p *replay) endRun(ctx context.Context, r *runCheck) error {
+	if !r.broken {
+		p.runs = append(p.runs, r)
+	}
+	if p.events < replayEvents && len(p.runs) < replayEvents && p.size < replayBytes {
+		return nil
+	}
+	return p.compare(ctx)
+}
+
+// compare compares what follows from the events of the runs that wait for it.
+func (p *replay) compare(ctx context.Context) error {
+	if err := p.flush(ctx); err != nil {
+		return err
+	}
+	err := p.v.checkDerived(ctx, p)
+	p.runs, p.events = p.runs[:0], 0
+	p.v.scratch.ForgetStates()
+	if p.recorded > scratchEvents {
+		err = errors.Join(err, p.empty())
+	}
+	return err
+}
+
+// begin begins to fill the scratch store, in one transaction for many runs: what it is asked of each is prepared once.
+func (p *replay) begin(ctx context.Context) (err error) {
+	if p.scratch == nil {
+		p.scratch, err = p.v.scratch.Begin(ctx)
+	}
+	return err
+}
+
+// empty drops what was recorded again.
+func (p *replay) empty() (err error) {
+	if p.scratch != nil {
+		err = p.scratch.Rollback()
+	}
+	p.scratch, p.recorded, p.last = nil, 0, 0
+	return err
+}
+
+// flush records what is pending. Where an event can't be recorded, each run is recorded by itself.
+func (p *replay) flush(ctx context.Context) error {
+	list := slices.DeleteFunc(p.pending, func(s replayed) bool { return s.r.broken })
+	failed, err := p.recordEvents(ctx, list)
+	for failed && err == nil && len(list) > 0 {
+		n := 1 + slices.IndexFunc(list[1:], func(s replayed) bool { return s.r != list[0].r })
+		if n == 0 {
+			n = len(list)
+		}
+		_, err = p.recordEvents(ctx, list[:n])
+		list = list[n:]
+	}
+	clear(p.pending)
+	p.pending, p.size = p.pending[:0], 0
+	return err
+}
+
+// recordEvents records events, all or none. That one of them can't be recorded is damage if all are of its run, and else
+// failed: who it is of shows when each run is recorded by itself.
+func (p *replay) recordEvents(ctx context.Context, list []replayed) (failed bool, err error) {
+	if len(list) == 0 {
+		return false, nil
+	}
+	if err := p.begin(ctx); err != nil {
+		return false, err
+	}
+	if _, err := p.scratch.Do(ctx, "SAVEPOINT pending"); err != nil {
+		return false, err
+	}
+	found := p.v.mark()
+	refused, cause, err := p.tryEvents(ctx, list)
+	if err != nil {
+		return false, err
+	}
+	if refused == nil {
+		p.recorded += len(list)
+		_, err := p.scratch.Do(ctx, "RELEASE pending")
+		return false, err
+	}
+	p.v.scratch.ForgetStates()
+	if _, err := p.scratch.Do(ctx, "ROLLBACK TO pending"); err != nil {
+		return false, err
+	}
+	if list[0].r != list[len(list)-1].r {
+		p.v.backTo(found)
+		return true, nil
+	}
+	refused.r.broken = true
+	return false, p.v.noteFailure(ctx, Damage{Run: refused.r.RunID, From: refused.kept.Pos}, cause)
+}
+
+// tryEvents records events, up to one that can't be recorded, and says why.
+func (p *replay) tryEvents(ctx context.Context, list []replayed) (refused *replayed, cause, err error) {
+	b := index.Batch{Incarnation: p.v.Position.Incarnation, Blobs: map[string][]byte{}}
+	again, err := p.v.scratch.Replay(ctx, p.scratch, b, p.v.Derived)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range list {
+		s := &list[i]
+		if err := p.replayEvent(ctx, again, b.Blobs, s); err != nil {
+			return s, err, nil
+		}
+		for len(s.r.kept) > 0 && s.r.kept[0].pos == s.kept.Pos {
+			if err := p.checkState(ctx, again, s.r); err != nil {
+				return nil, nil, err
+			}
+			s.r.kept = s.r.kept[1:]
+		}
+	}
+	return nil, nil, again.Finish()
+}
+
+func (p *replay) replayEvent(ctx context.Context, again *index.Replay, blobs map[string][]byte, s *replayed) error {
+	if s.entry.Err == nil {
+		for _, b := range s.entry.Event.Blobs {
+			if data, err := p.v.fields.Blob(ctx, b.SHA256); err == nil {
+				blobs[b.SHA256] = data
+			}
+		}
+	}
+	now, err := again.Add(&s.kept, &s.entry)
+	if err == nil && (now.Mark != s.kept.Mark || now.Note != s.kept.Note) {
+		p.v.addDamage(Damage{
+			Run: s.r.RunID, From: s.kept.Pos, Column: "mark",
+			Problem: fmt.Sprintf("it is marked %q (%s), it should be %q (%s)", s.kept.Mark, s.kept.Note, now.Mark, now.Note),
+		})
+	}
+	return err
+}
+
+// checkState compares the next state that is kept of a run with the one that follows from the events.
+func (p *replay) checkState(ctx context.Context, again *index.Replay, r *runCheck) error {
+	kept := r.kept[0]
+	at := Damage{Table: kept.table, Run: r.RunID, From: kept.pos, Column: "data", Problem: "the state isn't the fold of the events"}
+	want, err := wire.Marshal(cmp.Or(again.State(r.RunID), run.New(r.RunID)))
+	if err != nil {
+		return err
+	}
+	var is []byte
+	err = p.v.fields.Row(ctx, `SELECT data FROM `+kept.table+` WHERE run = ?1 AND pos = ?2`, r.ID, kept.pos).Scan(&is)
+	if err == nil && kept.table == "keyframes" {
+		is, err = p.v.s.Codec.Dec.DecodeAll(is, nil)
+	}
+	if err != nil {
+		return p.v.noteFailure(ctx, at, err)
+	}
+	if !bytes.Equal(want, is) && !r.isOther() {
+		p.v.addDamage(at)
+	}
+	return nil
+}
