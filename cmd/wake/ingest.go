@@ -28,7 +28,7 @@ func (a fileVerbs) ingestCommand() *cobra.Command {
 	var format, transcript string
 	var labels []string
 	cmd := &cobra.Command{
-		Use:   "ingest [FILE|FOLDER|-]",
+		Use:   "ingest [FILE|FOLDER...|-]",
 		Short: "Make a run of what an agent printed, or of its session's files",
 		Long: `Make a run of what an agent printed, or of its session's files, as it comes:
 
@@ -42,7 +42,8 @@ func (a fileVerbs) ingestCommand() *cobra.Command {
     wake ingest stream.jsonl --transcript ~/.claude/projects/…/5e551011.jsonl
 
 Of a session's folder, its file and those of its sub-agents are one run, in the
-order of their times.
+order of their times. Of several files or folders each is a run; the first that
+can't be read ends it.
 
 A stream of Claude Code whose session is watched (wake watch) joins the run of that:
 each line is there once, and the run says whether the stream and the session file tell
@@ -59,29 +60,30 @@ file that has grown is given again, and only what is new is added.
 
 Lines that are no messages are kept too. The exit code doesn't say whether the
 agent succeeded; the result does.`,
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Format = ingest.Format(format)
-			named := o.RunID
 			if err := completeIngest(&o, labels); err != nil {
 				return err
 			}
-			in, err := a.openFeed(args, &o)
-			if err != nil {
-				return err
+			switch {
+			case len(args) == 0:
+				args = []string{"-"}
+			case len(args) > 1 && (o.RunID != "" || transcript != ""):
+				return usageError("give one after the other", "--run and --transcript are of one input, and there are %d", len(args))
+			case len(args) > 1 && slices.Contains(args, "-"):
+				return usageError("", "stdin is read by itself, not beside files")
+			case o.Format == ingest.Kahn && cmd.Flags().Changed("node"):
+				return usageError("", "--node: lines of kahn name their agents")
 			}
-			defer func() { _ = in.Close() }() // it was only read
-			var verdict *completeness.Verdict
-			if transcript != "" {
-				if verdict, err = compareFeeds(args, transcript); err != nil {
+			o.Join = o.RunID == "" && transcript == "" && !cmd.Flags().Changed("node")
+			lines.RunID, lines.Labels = o.RunID, o.Labels
+			for _, input := range args {
+				if err := a.ingestOne(cmd.Context(), input, o, lines, transcript); err != nil {
 					return err
 				}
 			}
-			o.Join = named == "" && transcript == "" && !cmd.Flags().Changed("node")
-			lines.RunID, lines.Labels = named, o.Labels
-			if o.Format == ingest.Kahn && cmd.Flags().Changed("node") {
-				return usageError("", "--node: lines of kahn name their agents")
-			}
-			return a.ingestInput(cmd.Context(), in, o, lines, verdict)
+			return nil
 		},
 	}
 	flags := cmd.Flags()
@@ -95,12 +97,28 @@ agent succeeded; the result does.`,
 	return cmd
 }
 
+// ingestOne makes a run of an input, or of kahn's lines several.
+func (a fileVerbs) ingestOne(ctx context.Context, input string, o ingest.Options, lines ingest.LinesOptions, transcript string) error {
+	o.RunID = cmp.Or(o.RunID, newRunID())
+	in, err := a.openFeed(input, &o)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = in.Close() }() // it was only read
+	var verdict *completeness.Verdict
+	if transcript != "" {
+		if verdict, err = compareFeeds(input, transcript); err != nil {
+			return err
+		}
+	}
+	return a.ingestInput(ctx, in, o, lines, verdict)
+}
+
 func completeIngest(o *ingest.Options, labels []string) error {
 	if !slices.Contains(ingest.Formats(), o.Format) {
 		return usageError("it is "+ingest.Names(), "--format: %q is unknown", o.Format)
 	}
-	o.RunID = cmp.Or(o.RunID, newRunID())
-	if err := subjects.CheckID(o.RunID); err != nil {
+	if err := subjects.CheckID(o.RunID); o.RunID != "" && err != nil {
 		return usageError("", "--run: %w", err)
 	}
 	if err := subjects.CheckID(o.NodeID); err != nil {
@@ -217,14 +235,14 @@ type comparedResult struct {
 }
 
 // compareFeeds compares the stream that is named with a session: its file, its folder, or the folder that has both.
-func compareFeeds(args []string, transcript string) (*completeness.Verdict, error) {
-	if len(args) == 0 || args[0] == "-" {
+func compareFeeds(input, transcript string) (*completeness.Verdict, error) {
+	if input == "-" {
 		return nil, usageError("name the file of the stream", "--transcript: what comes by stdin can't be read twice")
 	}
-	if info, err := os.Stat(args[0]); err == nil && info.IsDir() {
-		return nil, usageError("name the file of the stream", "--transcript is compared with a stream, and %s is a folder", args[0])
+	if info, err := os.Stat(input); err == nil && info.IsDir() {
+		return nil, usageError("name the file of the stream", "--transcript is compared with a stream, and %s is a folder", input)
 	}
-	stream, err := readFeed(args[0])
+	stream, err := readFeed(input)
 	if err != nil {
 		return nil, err
 	}

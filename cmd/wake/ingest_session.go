@@ -59,22 +59,19 @@ func onlySession(dir string) (string, error) {
 	case 1:
 		return files[0], nil
 	}
-	return "", usageError("name the file of one, or its folder", "input: %s is a folder of %d sessions", dir, len(files))
+	return "", usageError("name their files, or the folder of one", "input: %s is a folder of %d sessions", dir, len(files))
 }
 
 // openFeed opens what is named, or stdin. Of a folder it is a session: its file, with those of its sub-agents.
-func (a fileVerbs) openFeed(args []string, o *ingest.Options) (io.ReadCloser, error) {
-	if len(args) == 0 {
-		return a.openInput(args)
-	}
-	if info, err := os.Stat(args[0]); err != nil || !info.IsDir() {
-		return a.openInput(args)
+func (a fileVerbs) openFeed(input string, o *ingest.Options) (io.ReadCloser, error) {
+	if info, err := os.Stat(input); err != nil || !info.IsDir() {
+		return a.openInput([]string{input})
 	}
 	if o.Format != ingest.Auto && o.Format != ingest.Transcript {
 		return nil, usageError("name a file", "--format: a folder has sessions, and no %s", o.Format)
 	}
 	o.Format = ingest.Transcript
-	name, err := onlySession(args[0])
+	name, err := onlySession(input)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -125,15 +126,15 @@ func (l *Lab) State(run string) *wire.State {
 	return s
 }
 
-// Reach waits until a run has a status.
-func (l *Lab) Reach(run string, within time.Duration, status wire.RunStatus) *wire.State {
+// Reach waits until a run has one of some statuses.
+func (l *Lab) Reach(run string, within time.Duration, oneOf ...wire.RunStatus) *wire.State {
 	l.Helper()
 	var s *wire.State
-	l.Until(fmt.Sprintf("%s is %s", run, status), within, func() bool {
+	l.Until(fmt.Sprintf("%s is %s", run, oneOf), within, func() bool {
 		s = l.State(run)
-		return s != nil && s.Status == status
+		return s != nil && slices.Contains(oneOf, s.Status)
 	})
-	l.Tell("%s is %s %s", run, status, s.Reason)
+	l.Tell("%s is %s %s", run, s.Status, s.Reason)
 	return s
 }
 
