@@ -36,6 +36,7 @@ type Index struct {
 	stmts   *statements
 	folds   *folds
 	held    held
+	known   known
 	chain   chain.Linker
 	spare   spare
 	rows    [statementCount][]any // that wait to be inserted, see queueRow
@@ -86,7 +87,7 @@ func (x *Index) Close() error { return x.stmts.close() }
 // committed.
 func (x *Index) dropCaches() {
 	x.folds.dropAll()
-	x.held = held{}
+	x.held, x.known = held{}, known{number: x.known.number}
 	x.answers.ForgetLive()
 	x.last = 0
 }
@@ -111,6 +112,58 @@ func newFolds() *folds { return &folds{byRun: map[int64]*runFold{}, passed: map[
 func (f *folds) dropAll() {
 	clear(f.byRun)
 	clear(f.passed)
+}
+
+// known are the rows of runs and their nodes as the last transactions have written them: what is recorded next is mostly of runs of which
+// something was recorded just before.
+type known struct {
+	runs    map[string]*runRow
+	nodes   int              // of all of them
+	version database.Version // of the file that has them
+	number  uint64           // of the last transaction
+}
+
+// maxKnownNodes bounds the nodes whose rows are known.
+const maxKnownNodes = 1024
+
+// useKnown drops what is known if anything else has changed the file since.
+func (w *writer) useKnown() error {
+	k := &w.x.known
+	k.number++
+	w.number = k.number
+	if !w.x.D.Lists || w.x.scratch { // another database tells no version
+		return nil
+	}
+	version, err := w.x.VersionIn(w.ctx, w.tx.Tx)
+	if err == nil && version != k.version {
+		*k = known{version: version, number: k.number}
+	}
+	return err
+}
+
+// keepKnown keeps the rows that a transaction has written, once it is committed.
+func (w *writer) keepKnown() {
+	k := &w.x.known
+	if k.version == (database.Version{}) {
+		return
+	}
+	if k.runs == nil {
+		k.runs = map[string]*runRow{}
+	}
+	for _, r := range w.order {
+		if old := k.runs[r.RunID]; old != nil {
+			k.nodes -= len(old.nodes)
+		}
+		k.runs[r.RunID] = &runRow{Run: r.Run, nodes: r.nodes, head: r.head}
+		k.nodes += len(r.nodes)
+	}
+	for id, r := range k.runs {
+		if k.nodes <= maxKnownNodes {
+			return
+		}
+		k.nodes -= len(r.nodes)
+		delete(k.runs, id)
+	}
 }
 
 // spare are slices that were a run's events of a batch: the next batch takes them.
@@ -162,6 +215,7 @@ type writer struct {
 	holds     bool       // they are to be held
 	atOnce    bool       // what follows from an event is derived with it
 	runs      map[string]*runRow
+	number    uint64    // of the transaction
 	order     []*runRow // in the order of their first event, for rows that are the same in every rebuild
 	lines     map[uint64]*pendingLine
 	growing   map[int64]uint64 // of the nodes of the batch: the line that isn't finished, 0: none
@@ -197,6 +251,7 @@ type nodeRow struct {
 
 	timeline timeline.Timeline
 	talk     talk
+	batch    uint64 // number of the last transaction that has changed it
 }
 
 // talk is where the conversation of a node's agent stands, and what is on record of it.

@@ -46,6 +46,7 @@ func (x *Index) recordBatch(ctx context.Context, b Batch) (Report, error) {
 		x.held.holdBatch(w.later, w.began, w.pos, w.derived)
 	}
 	w.publishChanges()
+	w.keepKnown()
 	return w.report, nil
 }
 
@@ -296,10 +297,13 @@ func (x *Index) beginWriter(ctx context.Context, t *archive.Tx, b Batch) (*write
 		err = fmt.Errorf("the store went back from position %d to %d: start again", x.last, w.pos)
 	case err == nil && (w.pos > x.last || w.derived != x.derived) && !x.scratch:
 		x.folds.dropAll() // another recorder has written
-		x.held = held{}
+		x.held, x.known = held{}, known{number: x.known.number}
 		x.answers.ForgetLive()
 	}
 	w.was, w.began = w.derived, w.pos
+	if err == nil {
+		err = w.useKnown()
+	}
 	return w, err
 }
 
@@ -382,6 +386,7 @@ func (x *Index) deriveSome(ctx context.Context, most uint64) (Report, error) {
 	}
 	x.held.dropTo(w.derived)
 	w.publishChanges()
+	w.keepKnown()
 	return w.report, nil
 }
 

@@ -20,6 +20,13 @@ func (w *writer) loadRun(id string, pos uint64) (*runRow, error) {
 	if r, ok := w.runs[id]; ok {
 		return r, nil
 	}
+	if k := w.x.known.runs[id]; k != nil {
+		r := &runRow{Run: k.Run, nodes: k.nodes, head: k.head, fresh: w.x.spare.takeSlice()}
+		r.Head = r.head[:]
+		w.runs[id] = r
+		w.order = append(w.order, r)
+		return r, nil
+	}
 	r := &runRow{nodes: map[string]*nodeRow{}, fresh: w.x.spare.takeSlice()}
 	err := w.scanRow(findRun, []any{id}, append(table.Fields(&r.Run), &r.gone)...)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -49,9 +56,13 @@ const empty = "\x80"
 // loadNode returns the row of a node of r, which is made if it is new.
 func (w *writer) loadNode(r *runRow, id string) (*nodeRow, error) {
 	if n, ok := r.nodes[id]; ok {
+		if n.batch != w.number {
+			n.batch = w.number
+			r.order = append(r.order, n)
+		}
 		return n, nil
 	}
-	n := new(nodeRow)
+	n := &nodeRow{batch: w.number}
 	err := w.scanRow(findNode, []any{r.ID, id}, table.Fields(&n.Node)...)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):

@@ -11,6 +11,7 @@ import (
 	"iter"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"code.wake.dev/wake/services/recorder/internal/table"
 )
@@ -22,6 +23,8 @@ type DB struct {
 	D      *Dialect
 	Writer *sql.DB // one connection; of a database that is only read nil
 	Reader *sql.DB
+
+	changes atomic.Uint64 // transactions of [DB.ChangeLater]
 }
 
 // Readers bounds the questions that are answered at the same time.
@@ -144,7 +147,20 @@ func (s *DB) ChangeLater(ctx context.Context, f func(*Tx) error) error {
 	if err := f(t); err != nil {
 		return err
 	}
+	s.changes.Add(1)
 	return t.Commit()
+}
+
+// Version is what may have changed a file besides what [DB.Begin] begins.
+type Version struct {
+	changes uint64 // that [DB.Change] has made
+	others  int64  // counts those of other connections
+}
+
+// VersionIn returns the version of the file in a transaction that writes. It fails for other databases.
+func (s *DB) VersionIn(ctx context.Context, t *Tx) (v Version, err error) {
+	v.changes = s.changes.Load()
+	return v, t.Row(ctx, "PRAGMA data_version").Scan(&v.others)
 }
 
 // checkCurrent fails unless the store has the current schema.

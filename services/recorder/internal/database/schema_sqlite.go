@@ -76,30 +76,30 @@ const sqliteKeep = `
 CREATE TRIGGER segments_stay BEFORE DELETE ON segments
 	WHEN NOT EXISTS (SELECT 1 FROM retired JOIN runs USING (run) WHERE runs.id = OLD.run)
 BEGIN
-	SELECT RAISE (ABORT, 'events are never deleted');
+	SELECT RAISE (ROLLBACK, 'events are never deleted');
 END;
 CREATE TRIGGER segments_once BEFORE INSERT ON segments -- OR REPLACE deletes without asking the trigger above
 	WHEN EXISTS (SELECT 1 FROM segments WHERE run = NEW.run AND n = NEW.n)
 	OR EXISTS (SELECT 1 FROM segments WHERE rowid = NEW.rowid)
 BEGIN
-	SELECT RAISE (ABORT, 'events are never replaced');
+	SELECT RAISE (ROLLBACK, 'events are never replaced');
 END;
 CREATE TRIGGER segments_keep BEFORE UPDATE ON segments BEGIN
-	SELECT RAISE (ABORT, 'events are never changed');
+	SELECT RAISE (ROLLBACK, 'events are never changed');
 END;
 CREATE TRIGGER tail_stay BEFORE DELETE ON tail
 	WHEN NOT coalesce((SELECT first_pos <= OLD.pos FROM segments WHERE run = OLD.run AND last_pos >= OLD.pos ORDER BY last_pos LIMIT 1), 0)
 	AND NOT EXISTS (SELECT 1 FROM retired JOIN runs USING (run) WHERE runs.id = OLD.run)
 BEGIN
-	SELECT RAISE (ABORT, 'events are deleted only when they are sealed');
+	SELECT RAISE (ROLLBACK, 'events are deleted only when they are sealed');
 END;
 CREATE TRIGGER tail_once BEFORE INSERT ON tail
 	WHEN EXISTS (SELECT 1 FROM tail WHERE pos = NEW.pos)
 BEGIN
-	SELECT RAISE (ABORT, 'events are never replaced');
+	SELECT RAISE (ROLLBACK, 'events are never replaced');
 END;
 CREATE TRIGGER tail_keep BEFORE UPDATE ON tail BEGIN
-	SELECT RAISE (ABORT, 'events are never changed');
+	SELECT RAISE (ROLLBACK, 'events are never changed');
 END;
 `
 
