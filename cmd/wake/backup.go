@@ -143,7 +143,7 @@ func (a fileVerbs) ownServer(ctx context.Context, c embeddedConfig) (nc *nats.Co
 	if err != nil {
 		return nil, nil, err
 	}
-	if nc, err = a.inProcess(ctx, server); err != nil {
+	if nc, err = a.inProcess(ctx, server, server.creds); err != nil {
 		server.stop()
 		return nil, nil, err
 	}

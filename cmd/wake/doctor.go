@@ -335,16 +335,22 @@ func (d doctor) checkDeadLetters(ctx context.Context) []check {
 const lowDisk = 1 << 30
 
 func (d doctor) checkDisk(context.Context) []check {
-	var fs syscall.Statfs_t
-	if err := syscall.Statfs(d.dataDir, &fs); err != nil {
+	free, err := freeBytes(d.dataDir)
+	if err != nil {
 		return []check{{"disk", fine, d.dataDir + " doesn't exist here", ""}}
 	}
-	free := fs.Bavail * uint64(fs.Bsize)
 	text := fmt.Sprintf("%s free at %s", bytesText(free), d.dataDir)
 	if free < lowDisk {
 		return []check{{"disk", failed, text, "make room, or choose another --data-dir"}}
 	}
 	return []check{{"disk", fine, text, ""}}
+}
+
+// freeBytes is how much room there is for files in a folder.
+func freeBytes(dir string) (uint64, error) {
+	var fs syscall.Statfs_t
+	err := syscall.Statfs(dir, &fs)
+	return fs.Bavail * uint64(fs.Bsize), err //nolint:gosec // the size of a block, which some systems give a sign
 }
 
 // checkFence says how agents that are started here end with their keepers, and what can't be had.

@@ -116,7 +116,7 @@ func (a hostVerbs) runUp(ctx context.Context, flags *pflag.FlagSet, o upOptions)
 		return err
 	}
 	defer server.stop()
-	nc, err := a.inProcess(ctx, server)
+	nc, err := a.inProcess(ctx, server, server.creds)
 	if err != nil {
 		return err
 	}
@@ -131,7 +131,7 @@ func (a hostVerbs) runUp(ctx context.Context, flags *pflag.FlagSet, o upOptions)
 			return err
 		}
 	}
-	p.group.Add("nats-server", server.Run)
+	p.group.Add("nats-server", func(ctx context.Context) error { return server.Run(ctx, p.health) })
 	if err := p.prepareLog(ctx, nc); err != nil {
 		return err
 	}
@@ -189,10 +189,10 @@ func (a hostVerbs) alertsOf(o upOptions) io.Writer {
 	return a.out
 }
 
-func (a *app) inProcess(ctx context.Context, server *embedded) (*nats.Conn, error) {
+func (a *app) inProcess(ctx context.Context, server *embedded, creds string) (*nats.Conn, error) {
 	settings := service.Server{
 		URL:   strings.Replace(server.url, "tls://", "nats://", 1), // no other user can listen within the process
-		Creds: server.creds, Name: "wake up", Timeout: serverStart, InProcess: server.server,
+		Creds: creds, Name: "wake up", Timeout: serverStart, InProcess: server,
 	}
 	return settings.Connect(ctx, a.log)
 }
@@ -259,11 +259,11 @@ func addMirror(p *process, pages *console.Console, priceFile string) error {
 
 // consoleConnection is that of an operator, where there are users.
 func (a *app) consoleConnection(ctx context.Context, server *embedded) (*nats.Conn, error) {
-	as := *server
-	if as.creds != "" {
-		as.creds = service.UserCreds(a.server.DataDir, access.Operator)
+	creds := server.creds
+	if creds != "" {
+		creds = service.UserCreds(a.server.DataDir, access.Operator)
 	}
-	return a.inProcess(ctx, &as)
+	return a.inProcess(ctx, server, creds)
 }
 
 // announceServer tells where the server is once the services answer, and where

@@ -17,20 +17,27 @@ import (
 	"runtime/metrics"
 	"strconv"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 
 	"code.wake.dev/wake/internal/access"
+	"code.wake.dev/wake/internal/health"
 	"code.wake.dev/wake/internal/service"
 	"code.wake.dev/wake/pkg/subjects"
 )
 
 // embedded is the NATS server that lives in the process of `wake up`.
 type embedded struct {
-	server *server.Server
-	url    string // with the token, unless there are users
-	creds  string // file of those of this process, if there are users
+	url   string // with the token, unless there are users
+	creds string // file of those of this process, if there are users
+
+	dir     string
+	options *server.Options
+	logger  *serverLogger
+	current atomic.Pointer[server.Server]
 }
 
 type embeddedConfig struct {
@@ -51,7 +58,7 @@ func startServer(ctx context.Context, c embeddedConfig, log *slog.Logger) (*embe
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, usageError("choose another --data-dir", "data directory: %w", err)
 	}
-	e := &embedded{}
+	e := &embedded{dir: c.Dir}
 	options, err := c.serverUsers(e)
 	if err != nil {
 		return nil, err
@@ -67,19 +74,12 @@ func startServer(ctx context.Context, c embeddedConfig, log *slog.Logger) (*embe
 	options.ServerName, options.Host, options.Port = "wake", c.Listen, port
 	options.JetStream, options.StoreDir, options.SyncAlways = true, c.Dir, !c.Later
 	options.NoSigs, options.DisableJetStreamBanner = true, true
-	logger := &serverLogger{log: log, fatal: make(chan string, 1)}
-	s, err := server.NewServer(options)
-	if err != nil {
-		return nil, fmt.Errorf("embedded server: %w", err)
+	e.options, e.logger = options, &serverLogger{log: log, fatal: make(chan string, 1), debug: log.Enabled(ctx, slog.LevelDebug)}
+	if err := e.start(); err != nil {
+		return nil, err
 	}
-	e.server = s
-	s.SetLoggerV2(logger, log.Enabled(ctx, slog.LevelDebug), false, false)
-	s.Start()
-	if reason := logger.awaitReady(s); reason != "" {
-		e.stop()
-		return nil, fmt.Errorf("embedded server on %s: %s", c.Dir, reason)
-	}
-	chosen := s.Addr().(*net.TCPAddr).Port
+	chosen := e.current.Load().Addr().(*net.TCPAddr).Port
+	options.Port = chosen
 	e.url = clientURL(c.scheme(), c.Listen, chosen, options.Authorization)
 	if err := c.rememberPort(chosen); err != nil {
 		e.stop()
@@ -88,17 +88,66 @@ func startServer(ctx context.Context, c embeddedConfig, log *slog.Logger) (*embe
 	return e, nil
 }
 
-// Run shuts the server down when ctx ends.
-func (e *embedded) Run(ctx context.Context) error {
-	<-ctx.Done()
-	e.stop()
+// start starts the server. It fails if that isn't ready in time.
+func (e *embedded) start() error {
+	s, err := server.NewServer(e.options.Clone())
+	if err != nil {
+		return fmt.Errorf("embedded server: %w", err)
+	}
+	e.current.Store(s)
+	s.SetLoggerV2(e.logger, e.logger.debug, false, false)
+	s.Start()
+	if reason := e.logger.awaitReady(s); reason != "" {
+		e.stop()
+		return fmt.Errorf("embedded server on %s: %s", e.dir, reason)
+	}
 	return nil
 }
 
+// How a server goes on whose disk was full.
+const (
+	diskRoom    = 16 << 20         // bytes that are free again
+	restartRest = 15 * time.Second // between two starts
+)
+
+// Run shuts the server down when ctx ends. A stream of a server whose disk was full stores nothing any more, when there is room
+// again either: Run starts the server anew then, and clients come back to it.
+func (e *embedded) Run(ctx context.Context, troubles *health.Board) error {
+	defer e.stop()
+	for wait := time.Second; ; wait = time.Second {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+		if !e.logger.full.Load() {
+			continue
+		}
+		free, err := freeBytes(e.dir)
+		if err == nil && free < diskRoom {
+			err = fmt.Errorf("its disk is full: %d MiB are free in %s", free>>20, e.dir)
+		}
+		if err == nil {
+			e.logger.full.Store(false)
+			e.logger.log.WarnContext(ctx, "the disk has room again: the server starts anew, since it stores nothing before")
+			e.stop()
+			err, wait = e.start(), restartRest
+		}
+		if err != nil {
+			e.logger.full.Store(true)
+		}
+		troubles.Set("nats-server", err)
+	}
+}
+
+// InProcessConn is a connection to the server as it is now.
+func (e *embedded) InProcessConn() (net.Conn, error) { return e.current.Load().InProcessConn() }
+
 // stop may be called more than once.
 func (e *embedded) stop() {
-	e.server.Shutdown()
-	e.server.WaitForShutdown()
+	s := e.current.Load()
+	s.Shutdown()
+	s.WaitForShutdown()
 }
 
 // tlsTimeout is how many seconds a client has to agree on TLS.
@@ -196,7 +245,9 @@ func clientURL(scheme, host string, port int, token string) string {
 // serverLogger writes what the server says to our log.
 type serverLogger struct {
 	log   *slog.Logger
+	debug bool
 	fatal chan string // the first fatal error
+	full  atomic.Bool // it had no room on its disk
 }
 
 // awaitReady waits until the server is ready. It returns why it isn't, or "".
@@ -227,7 +278,13 @@ func (l *serverLogger) Tracef(format string, args ...any) { l.logText(slog.Level
 
 func (l *serverLogger) Warnf(format string, args ...any) { l.logText(slog.LevelWarn, format, args) }
 
-func (l *serverLogger) Errorf(format string, args ...any) { l.logText(slog.LevelError, format, args) }
+// Errorf is also how the server says that its disk is full.
+func (l *serverLogger) Errorf(format string, args ...any) {
+	if text := fmt.Sprintf(format, args...); strings.Contains(text, syscall.ENOSPC.Error()) || strings.Contains(text, syscall.EDQUOT.Error()) {
+		l.full.Store(true)
+	}
+	l.logText(slog.LevelError, format, args)
+}
 
 // Fatalf keeps the reason; unlike a server's own, it doesn't end the process.
 func (l *serverLogger) Fatalf(format string, args ...any) {

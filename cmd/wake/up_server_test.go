@@ -1,14 +1,24 @@
 package main
 
 import (
+	"context"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"code.wake.dev/wake/internal/health"
 	"code.wake.dev/wake/internal/service"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/pkg/subjects"
 )
 
 func start(t *testing.T, c embeddedConfig) *embedded {
@@ -43,6 +53,64 @@ func TestServerKeepsItsPort(t *testing.T) {
 	_, err = startServer(t.Context(), embeddedConfig{Dir: c.Dir + "2", Listen: "127.0.0.1", Port: l.Addr().(*net.TCPAddr).Port}, slog.New(slog.DiscardHandler))
 	if e := apiError(err); err == nil || e.Code != service.CodeInUse || !strings.Contains(e.Hint, "--port") {
 		t.Errorf("a port that is taken: %v, want %s and a hint", err, service.CodeInUse)
+	}
+}
+
+// A stream that couldn't be written for want of room isn't written any more when there is room: the server starts anew then, and its
+// clients, those in the process too, come back to what it has stored.
+func TestServerStartsAnew(t *testing.T) {
+	t.Run("with a token", func(t *testing.T) { startsAnew(t, "127.0.0.1") })
+	t.Run("with users", func(t *testing.T) { startsAnew(t, "0.0.0.0") })
+}
+
+func jetStream(t *testing.T, nc *nats.Conn) jetstream.JetStream {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return js
+}
+
+func startsAnew(t *testing.T, listen string) {
+	e := start(t, embeddedConfig{Dir: filepath.Join(t.TempDir(), "nats"), Listen: listen, Names: subjects.Default})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- e.Run(ctx, health.NewBoard(slog.New(slog.DiscardHandler))) }()
+	nc, err := service.Server{URL: e.url, Creds: e.creds, Timeout: serverStart, InProcess: e}.Connect(ctx, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := topology.Init(ctx, jetStream(t, nc), topology.Config{Names: subjects.Default}); err != nil {
+		t.Fatal(err)
+	}
+	kv, err := jetStream(t, nc).KeyValue(ctx, subjects.Default.StateBucket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := kv.PutString(ctx, "service.test.one", "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := e.current.Load()
+	e.logger.Errorf("JetStream failed to store a msg on stream '%s > %s': %v", "$G", "S", &fs.PathError{Op: "write", Path: "1.blk", Err: syscall.ENOSPC})
+	for e.current.Load() == before {
+		<-time.After(20 * time.Millisecond)
+	}
+	for {
+		second, err := kv.PutString(ctx, "service.test.two", "two")
+		if err == nil && second != first+1 {
+			t.Errorf("the second value is number %d, the first one was %d", second, first)
+		}
+		if err == nil {
+			break
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+	nc.Close()
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
 
