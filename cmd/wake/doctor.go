@@ -87,7 +87,7 @@ const doctorWait = 2 * time.Second
 
 func (d doctor) runChecks(ctx context.Context) diagnosis {
 	var all []check
-	for _, look := range []func(context.Context) []check{d.checkServer, d.checkJetStream, d.checkStreams, d.checkServices, d.checkHealth, d.checkDeadLetters, d.checkDisk, d.checkFence, d.checkKeepers, d.checkFolders} {
+	for _, look := range []func(context.Context) []check{d.checkServer, d.checkJetStream, d.checkStorage, d.checkStreams, d.checkServices, d.checkHealth, d.checkDeadLetters, d.checkDisk, d.checkFence, d.checkKeepers, d.checkFolders} {
 		limited, cancel := context.WithTimeout(ctx, doctorWait)
 		all = append(all, look(limited)...)
 		cancel()
@@ -118,6 +118,25 @@ func (d doctor) checkJetStream(ctx context.Context) []check {
 	}
 	return []check{storedCheck(info)}
 }
+
+// checkStorage has the server store something of no meaning: one whose disk was full refuses that for good, and tells it otherwise.
+func (d doctor) checkStorage(ctx context.Context) []check {
+	kv, err := d.js.KeyValue(ctx, d.names.StateBucket())
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		return nil // the check of the streams says so
+	}
+	if err == nil {
+		err = kv.Delete(ctx, d.names.StateKey("doctor", "probe"))
+	}
+	switch {
+	case err == nil, errors.Is(err, context.DeadlineExceeded): // these credentials may not, or the bucket has no leader
+		return nil
+	default:
+		return []check{{"storage", failed, "nothing is stored: " + err.Error(), storageRemedy}}
+	}
+}
+
+const storageRemedy = "make room on the server's disk; a server other than that of `wake up` has to be started again then"
 
 // nearLimit is the part of the account's storage from which on the operator should see
 // to it: at its end nothing is stored any more, be the streams ever so empty.

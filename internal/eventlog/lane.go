@@ -141,13 +141,17 @@ func (l *lane) tellHealth() (refused bool) {
 	if err == nil && !l.refused {
 		return false
 	}
-	part := fmt.Sprintf("log: spool of lane %d", l.id)
-	if l.id < 0 {
-		part = "log: spool of an earlier process"
-	}
-	l.log.o.Health.Set(part, err)
+	l.log.o.Health.Set("log: spool of "+l.name(), err)
 	l.refused = err != nil
 	return l.refused
+}
+
+// name is for people.
+func (l *lane) name() string {
+	if l.id < 0 {
+		return "an earlier process"
+	}
+	return fmt.Sprintf("lane %d", l.id)
 }
 
 // batchLen returns how many of the frames make a batch. What was appended
@@ -195,6 +199,7 @@ func (l *lane) noteFailure(err error) {
 		l.log.logger.Warn("events can't be stored at present", slog.Int("lane", l.id), slog.Any("error", err))
 	}
 	l.warned = true
+	l.log.o.Health.Set("log: events of "+l.name(), err)
 	l.queue.disk.retryRefused()
 	_ = l.queue.spillWindow() // the disk's refusals are told
 	l.tellHealth()
@@ -206,6 +211,7 @@ func (l *lane) noteSuccess() {
 	defer l.mu.Unlock()
 	l.err = nil
 	if l.warned {
+		l.log.o.Health.Set("log: events of "+l.name(), nil)
 		l.log.logger.Info("events are stored again", slog.Int("lane", l.id), slog.Duration("after", time.Since(l.since)))
 	}
 	l.warned = false
