@@ -124,22 +124,25 @@ func TestPausedWithoutFolder(t *testing.T) {
 // A fork works in a copy of its parent's folder, links and all, which has nothing
 // of the folders of other runs.
 func TestForkCopiesFolder(t *testing.T) {
-	for name, source := range map[string]string{"run": one, "shared": shared(one)} {
-		t.Run(name, func(t *testing.T) { forkCopiesFolder(t, source) })
-	}
+	t.Run("run", func(t *testing.T) { forkCopiesFolder(t, one) })
+	t.Run("shared", func(t *testing.T) { forkCopiesFolder(t, shared(one)) })
+	t.Run("shared, kept", func(t *testing.T) { forkCopiesFolder(t, shared(one), keeping) })
 }
 
-func forkCopiesFolder(t *testing.T, source string) {
+func forkCopiesFolder(t *testing.T, source string, options ...func(*runner.Config)) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
 		home := t.TempDir()
-		b.runner("r1", gated(nil), func(c *runner.Config) { c.Workspaces = filepath.Join(home, ".wake", "runs") })
+		b.runner("r1", gated(nil), append(options, func(c *runner.Config) { c.Workspaces = filepath.Join(home, ".wake", "runs") })...)
 		b.submit("run1", source, func(r *wire.RunRequest) { r.Workspace = home })
 		b.until("run1", wire.TypeAgentStart)
 		if err := os.WriteFile(filepath.Join(home, "file"), []byte("parent"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.Symlink("file", filepath.Join(home, "link")); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(filepath.Join(home, "file"), filepath.Join(home, "abs")); err != nil {
 			t.Fatal(err)
 		}
 		if r := b.tell(wire.Command{Type: "fork", RunID: "run1", NewID: "fork1"}); code(r) != "accepted" {
@@ -153,7 +156,7 @@ func forkCopiesFolder(t *testing.T, source string) {
 		if data, err := os.ReadFile(filepath.Join(dir, "link")); err != nil || string(data) != "parent" {
 			t.Errorf("link has %q: %v", data, err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, "file"), []byte("fork"), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, "abs"), []byte("fork"), 0o600); err != nil { // by a link that led to the parent's
 			t.Fatal(err)
 		}
 		if data, err := os.ReadFile(filepath.Join(home, "file")); err != nil || string(data) != "parent" {
@@ -161,6 +164,18 @@ func forkCopiesFolder(t *testing.T, source string) {
 		}
 		if _, err := os.Stat(filepath.Join(dir, ".wake", "runs")); err == nil {
 			t.Error("the copy has the folders of runs")
+		}
+		// One whose parent's folder isn't here doesn't begin with an empty one.
+		if err := os.Rename(home, home+".away"); err != nil {
+			t.Fatal(err)
+		}
+		if r := b.tell(wire.Command{Type: "fork", RunID: "run1", NewID: "fork2"}); code(r) != "accepted" {
+			t.Fatalf("%+v", r)
+		}
+		entries = b.until("fork2", wire.TypeFlowComplete)
+		last := entries[len(entries)-1].Event.Payload.(*wire.FlowComplete)
+		if last.Status != wire.FlowStatusFailed || !strings.Contains(last.Error, "--without-workspace") {
+			t.Errorf("without its parent's folder the fork ended as %+v", last)
 		}
 	})
 }

@@ -345,19 +345,20 @@ func isLasting(err error) bool {
 // makeParts makes the owners, the workers, and the intake that hands them their work.
 func (r *Runner) makeParts(f footing) (*work.Workers, *intake.Intake) {
 	cfg, m, anchorEvery := r.cfg, r.metrics, f.maxAge/anchorParts
+	private := append(slices.Clone(cfg.Private), cfg.Workspaces)
 	owners := owner.New(owner.Config{
 		ID: cfg.ID, Workspaces: cfg.Workspaces, User: cfg.User, OfferAgain: cfg.OfferAgain, WorkspaceGrace: cfg.WorkspaceGrace,
 		Process: f.process, MaxTrials: cfg.MaxTrials, NodeTrials: cfg.NodeTrials,
 		AnchorEvery: anchorEvery, ParkAfter: cfg.ParkAfter, Draining: r.draining,
 		Log: r.log, Logger: r.logger, Leases: f.leases, Runs: r.runs, Commands: r.commands, Queue: r.queue,
-		Registry: f.active, Capacity: r.capacity, Purse: r.purse, Owned: r.owned, Kept: f.folders,
+		Registry: f.active, Capacity: r.capacity, Purse: r.purse, Owned: r.owned, Kept: f.folders, Private: private,
 		TakenOver: m.takenOver.WithLabelValues(ofRuns), Lost: m.lost.WithLabelValues(ofRuns), Parked: m.parked, Woken: m.woken, SetAside: m.setAside,
 	})
 	workers := work.New(work.Config{
 		ID: cfg.ID, Home: cfg.Home, Workspaces: cfg.Workspaces, User: cfg.User, Providers: cfg.Providers, Fixtures: cfg.Fixtures, Ask: cfg.Ask, Secrets: cfg.Secrets,
 		PersistTimeout: cfg.PersistTimeout, DrainTimeout: cfg.DrainTimeout, AnchorEvery: anchorEvery, Draining: r.draining,
 		Process: f.process, NodeTrials: cfg.NodeTrials,
-		Log: r.log, Logger: r.logger, Leases: f.leases, Runs: r.runs, Queue: r.queue, Sessions: f.sessions, Kept: f.folders, Private: append(slices.Clone(cfg.Private), cfg.Workspaces), Working: r.working,
+		Log: r.log, Logger: r.logger, Leases: f.leases, Runs: r.runs, Queue: r.queue, Sessions: f.sessions, Kept: f.folders, Private: private, Working: r.working,
 		Prices: cfg.Prices, Shelf: cfg.Shelf, LeaveAgents: cfg.LeaveAgents, Health: cfg.Health,
 		TakenOver: m.takenOver.WithLabelValues(ofNodes), Lost: m.lost.WithLabelValues(ofNodes),
 		Agents: m.agents, AgentFailures: m.agentFailures, FolderBytes: m.folderBytes,

@@ -45,6 +45,7 @@ type Config struct {
 	Capacity *capacity.Gauge
 	Purse    *purse.Purse
 	Kept     *workspace.Store // snapshots of folders; nil: none are restored
+	Private  []string         // folders that are no part of a run's
 	Owned    *registry.Set    // runs that have an owner here
 
 	TakenOver, Lost, Parked, Woken, SetAside prometheus.Counter

@@ -9,6 +9,7 @@ import (
 	slash "path"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"code.wake.dev/wake/internal/process"
 	"code.wake.dev/wake/pkg/subjects"
@@ -45,17 +46,18 @@ func (f folders) createFolder(run, dir string) (string, error) {
 	return dir, nil
 }
 
-// copyFolder makes the folder of a forked run: a copy of its parent's, if that
-// is to be seen here, else an empty one.
+// copyFolder makes the folder of a forked run: a copy of its parent's, which has to be here if it has one.
 func (f folders) copyFolder(run, parent string) (string, error) {
 	dir := filepath.Join(f.root, subjects.Escape(run))
 	// An owner may have died over it. Nothing works in it before the run has begun.
 	if err := os.RemoveAll(dir); err != nil {
 		return "", fmt.Errorf("make the workspace: %w", err)
 	}
-	if info, err := os.Stat(parent); err != nil || !info.IsDir() {
-		f.logger.Warn("the forked run begins with an empty folder: that of its parent isn't here", "run", run, "parent_folder", parent)
+	if parent == "" { // nothing has worked there
 		return f.createFolder(run, "")
+	}
+	if !isFolder(parent) {
+		return "", fmt.Errorf("copy the workspace: this runner has no %s: %w", parent, fs.ErrNotExist)
 	}
 	if err := os.CopyFS(dir, f.copiableFiles(parent)); err != nil {
 		return "", fmt.Errorf("copy the workspace %s: %w", parent, err)
@@ -64,6 +66,28 @@ func (f folders) copyFolder(run, parent string) (string, error) {
 		return "", fmt.Errorf("copy the workspace %s: %w", parent, err)
 	}
 	return dir, nil
+}
+
+// relinkFiles has links of a copy that lead into the folder that it is a copy of lead into the copy: what works there would change the
+// other one.
+func (f folders) relinkFiles(dir, from string) error {
+	relinked := false
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.Type()&fs.ModeSymlink == 0 {
+			return err
+		}
+		to, err := os.Readlink(path)
+		rest, inside := strings.CutPrefix(to, from)
+		if err != nil || !inside || rest != "" && rest[0] != filepath.Separator {
+			return err
+		}
+		relinked = true
+		return errors.Join(os.Remove(path), os.Symlink(dir+rest, path))
+	})
+	if err == nil && relinked {
+		err = f.user.Own(dir)
+	}
+	return err
 }
 
 // copiableFiles are the files of a folder that can be copied: without sockets, pipes and

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"code.wake.dev/wake/internal/flow"
 	"code.wake.dev/wake/internal/history"
 	"code.wake.dev/wake/internal/workspace"
 	"code.wake.dev/wake/pkg/subjects"
@@ -25,9 +27,25 @@ func (o *owner) forkFolder(ctx context.Context, parent *wire.State) (dir string,
 		parent.Folder = nil
 		return folders.createFolder(o.runID, "")
 	}
-	if o.cfg.Kept == nil {
-		return folders.copyFolder(o.runID, parent.Workspace)
+	switch {
+	case o.cfg.Kept == nil:
+		dir, err = folders.copyFolder(o.runID, parent.Workspace)
+	case o.def.Workspace == flow.WorkspaceShared && parent.Workspace != "":
+		dir, err = o.copyShared(ctx, parent.Workspace)
+	default:
+		dir, err = o.keptFolder(ctx, parent)
 	}
+	if err == nil && parent.Workspace != "" {
+		err = folders.relinkFiles(dir, filepath.Clean(parent.Workspace))
+	}
+	if err != nil {
+		return "", fmt.Errorf("there is no folder as of the point: %w (`wake fork --without-workspace` begins with an empty one)", err)
+	}
+	return dir, nil
+}
+
+// keptFolder makes the folder of a fork as of its point.
+func (o *owner) keptFolder(ctx context.Context, parent *wire.State) (_ string, err error) {
 	if f := parent.Folder; f == nil || f.Pending {
 		if parent.Folder, err = o.firstFolder(ctx, f != nil); err != nil {
 			return "", err
@@ -35,16 +53,28 @@ func (o *owner) forkFolder(ctx context.Context, parent *wire.State) (dir string,
 	}
 	switch f := parent.Folder; {
 	case f == nil:
-		return folders.copyFolder(o.runID, parent.Workspace)
+		return o.cfg.newFolders().copyFolder(o.runID, parent.Workspace)
 	case f.Refused != "":
-		err = &workspace.RefusedError{Reason: f.Refused}
+		return "", &workspace.RefusedError{Reason: f.Refused}
 	default:
-		dir, err = o.restoreFolder(ctx, f.ID)
+		return o.restoreFolder(ctx, f.ID)
 	}
-	if err != nil {
-		return "", fmt.Errorf("there is no folder as of the point: %w (`wake fork --without-workspace` begins with an empty one)", err)
+}
+
+// copyShared makes the folder of a fork what its parent's is now, by a snapshot: of one that several runners see none are kept.
+func (o *owner) copyShared(ctx context.Context, parent string) (string, error) {
+	if !isFolder(parent) {
+		return "", fmt.Errorf("this runner has no %s: %w", parent, fs.ErrNotExist)
 	}
-	return dir, nil
+	snapshot, err := o.cfg.Kept.Folder(o.runID, parent, workspace.Limits{}, o.cfg.Private...).Take(ctx, "")
+	switch {
+	case err != nil:
+		return "", err
+	case snapshot.ID == "": // it is empty
+		return o.cfg.newFolders().createFolder(o.runID, "")
+	default:
+		return o.restoreFolder(ctx, snapshot.ID)
+	}
 }
 
 // isUnkept reports whether a snapshot is what a folder lacks: no runner finds one anywhere.
