@@ -29,6 +29,7 @@ type app struct {
 	keys   string   // file of the keys that encrypt events
 	json   bool
 
+	wrong  string // the verb whose flags aren't right
 	parsed bool // flags and arguments are right: from here on errors are failures
 	log    *slog.Logger
 	names  subjects.Names

@@ -57,7 +57,7 @@ Ctrl-C twice, or Ctrl-D, leaves. The run goes on, and wake attach comes back to 
 
 // attachRun attaches the terminal to a run until the user leaves it or it ends; then it returns its last event.
 func (a viewVerbs) attachRun(ctx context.Context, ref, node string, lines int) (*wire.Event, error) {
-	if a.json || !service.IsTerminal(a.out) || !service.IsTerminal(a.in) {
+	if a.json || !canDraw(a.out) || !service.IsTerminal(a.in) {
 		return nil, usageError("wake tail "+ref+" follows a run anywhere", "attach: this is no terminal")
 	}
 	s, err := a.openAttached(ctx)

@@ -57,9 +57,12 @@ func apiError(err error) *wire.APIError {
 	return &wire.APIError{Code: codeFailed, Message: err.Error()}
 }
 
-// wrongUse is the error of a command line that can't be parsed.
-func wrongUse(err error) *wire.APIError {
+// wrongUse is the error of a command line that can't be parsed, those of the verb's flags among them.
+func wrongUse(err error, verb string) *wire.APIError {
 	e := &wire.APIError{Code: service.CodeUsage, Message: err.Error(), Hint: "wake help"}
+	if verb != "" {
+		e.Hint = verb + " --help"
+	}
 	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		f := bad.GetFlag()
 		e.Message = fmt.Sprintf("--%s=%q: %s", f.Name, bad.GetValue(), service.BadValue(f, err))

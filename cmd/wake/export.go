@@ -284,7 +284,7 @@ func (a fileVerbs) exportLog(ctx context.Context, log *feed.Reader, q eventlog.Q
 
 // exportStore exports from a recorder's store.
 func (a fileVerbs) exportStore(ctx context.Context, ref string, q eventlog.Query, o exportOptions) (err error) {
-	store, err := recorder.OpenReadOnly(ctx, o.store)
+	store, err := openStored(ctx, o.store)
 	if err != nil {
 		return err
 	}

@@ -71,7 +71,7 @@ func chooseConversation(all []export.Conversation, node string) (export.Conversa
 	hint := "its agents are " + strings.Join(names, ", ")
 	switch {
 	case len(all) == 0:
-		return export.Conversation{}, serviceError(string(wire.CodeNotFound), "the other formats need none", "the run has no agent with a session")
+		return export.Conversation{}, serviceError(string(wire.CodeNotFound), "wake status RUN shows its agents, and which of them has a session", "the run has no agent with a session")
 	case node != "":
 		return export.Conversation{}, serviceError(string(wire.CodeNodeNotFound), hint, "no agent of the run is %q", node)
 	}

@@ -157,7 +157,7 @@ func (a fileVerbs) ingestInput(ctx context.Context, in io.Reader, o ingest.Optio
 	switch {
 	case errors.Is(err, ingest.ErrEmpty):
 		return usageError("pipe the agent's output in, or name a file", "%w", err)
-	case errors.Is(err, ingest.ErrDatabase):
+	case errors.Is(err, ingest.ErrDatabase), errors.Is(err, ingest.ErrBinary):
 		return usageError("", "%w", err)
 	case err != nil:
 		return err
@@ -190,7 +190,7 @@ func (a fileVerbs) ingestAgent(ctx context.Context, nc *nats.Conn, in io.Reader,
 	m.eraseLine()
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return serviceError(codeDetached, "wake log "+o.RunID, "interrupted; what was read is run %s", o.RunID)
+		return serviceError(codeDetached, "wake delete "+o.RunID+" removes it; then give the input again", "interrupted; what was read is run %s", o.RunID)
 	case err != nil:
 		return err
 	case a.json && verdict != nil:

@@ -79,6 +79,8 @@ func (a viewVerbs) showLog(ctx context.Context, o logOptions) error {
 	switch {
 	case o.q.Type != "" && !o.q.Type.Valid():
 		return usageError("text, thinking, tool, error, system and user are known", "--type: %q is no type of line", o.class)
+	case o.limit < 1:
+		return usageError("", "--limit: it is at least 1")
 	case o.follow && o.q.Summary:
 		return usageError("give one of them", "--summary and --follow contradict each other")
 	case o.follow && o.q.Offset != nil:
@@ -118,7 +120,11 @@ func (a viewVerbs) printLog(page wire.LogResponse) error {
 	s := a.newScreen()
 	s.showPage(page)
 	a.noteCut(page.Cut)
-	if s.err == nil && int64(page.ReturnedLines) < page.TotalLines {
+	switch {
+	case s.err != nil:
+	case page.ReturnedLines == 0 && page.TotalLines > 0:
+		a.printNote("no lines behind line %d of %d\n", page.Offset, page.TotalLines)
+	case int64(page.ReturnedLines) < page.TotalLines:
 		a.printNote("lines %d to %d of %d\n", page.Offset+1, page.Offset+int64(page.ReturnedLines), page.TotalLines)
 	}
 	return s.err

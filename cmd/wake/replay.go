@@ -84,7 +84,7 @@ func (a viewVerbs) replayLog(ctx context.Context, ref string, o replayOptions) e
 }
 
 func (a viewVerbs) replayFile(ctx context.Context, ref string, o replayOptions) (err error) {
-	store, err := recorder.OpenReadOnly(ctx, o.file)
+	store, err := openStored(ctx, o.file)
 	if err != nil {
 		return err
 	}

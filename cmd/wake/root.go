@@ -34,7 +34,7 @@ func (a *app) main(ctx context.Context, args []string) int {
 	}
 	e := apiError(err)
 	if !a.parsed && e.Code == codeFailed { // from cobra
-		e = wrongUse(err)
+		e = wrongUse(err, a.wrong)
 	}
 	a.printError(e, a.json || wantsJSON(args))
 	return exitCode(e.Code)
@@ -69,7 +69,8 @@ NATS JetStream, and can wake any run again: replay it, resume it, fork it, steer
     wake --resume SESSION        the same, by the session of one of its agents
 
 Every flag can be set in the environment: --nats-url is WAKE_NATS_URL.
-Exit codes: 0 done, 1 failed, 2 wrong use, 3 server not reachable, 4 the run failed.`,
+Exit codes: 0 done, 1 failed, 2 wrong use, 3 server not reachable, 4 the run failed,
+130 interrupted (Ctrl-C).`,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return a.prepareSettings(cmd) },
@@ -88,6 +89,10 @@ Exit codes: 0 done, 1 failed, 2 wrong use, 3 server not reachable, 4 the run fai
 	cmd.SetIn(a.in)
 	cmd.SetOut(a.out)
 	cmd.SetErr(a.errOut)
+	cmd.SetFlagErrorFunc(func(of *cobra.Command, err error) error {
+		a.wrong = of.CommandPath()
+		return err
+	})
 	flags := cmd.PersistentFlags()
 	flags.SortFlags = false
 	a.server.Flags(flags)

@@ -72,8 +72,11 @@ func (a *app) newScreen() *screen {
 // useColor reports whether w is a terminal and the user hasn't asked for no
 // colours (no-color.org).
 func useColor(w io.Writer) bool {
-	return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && service.IsTerminal(w)
+	return os.Getenv("NO_COLOR") == "" && canDraw(w)
 }
+
+// canDraw reports whether w is a terminal on which a cursor moves.
+func canDraw(w io.Writer) bool { return os.Getenv("TERM") != "dumb" && service.IsTerminal(w) }
 
 // How long what is said waits for the end of its line, and after how long a call is shown that has no
 // result yet: then after five times as long, and so on.

@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"code.wake.dev/wake/internal/api"
-	"code.wake.dev/wake/internal/service"
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
@@ -62,7 +61,7 @@ Elsewhere, and with --json, it is printed once.`,
 
 // showTop prints the fleet, on a terminal as a screen with keys.
 func (a viewVerbs) showTop(ctx context.Context, q wire.TopRequest, also []string, every time.Duration) error {
-	if !a.json && service.IsTerminal(a.out) {
+	if !a.json && canDraw(a.out) {
 		return a.watchFleet(ctx, q, also, every)
 	}
 	nc, err := a.connectServer(ctx)
@@ -144,7 +143,7 @@ func fleetText(f wire.TopResponse, v fleetView) string {
 		if label == r.RunID || strings.HasSuffix(r.RunID, ":"+label) {
 			label = ""
 		}
-		add(r.RunID, label, r.FlowName, r.AgentStatus, i+1)
+		add(timeline.Line(r.RunID, maxRunCell), label, r.FlowName, r.AgentStatus, i+1)
 		if len(r.Live) < 2 {
 			continue // it is what the run does
 		}
@@ -224,6 +223,9 @@ func alignColumns(rows [][]string, width int) []string {
 
 // minOfTool is how wide a terminal has to be for the name of the tool at work: in a narrower one what is done with it counts.
 const minOfTool = 100
+
+// maxRunCell bounds what is shown of a run's id, in characters: the ids that wake gives have 26.
+const maxRunCell = 32
 
 func topRow(name, label, kind string, s wire.AgentStatus, columns int) []string {
 	does := s.WaitingFor

@@ -87,7 +87,7 @@ then says whether the store still has those events.`,
 
 func (a fileVerbs) verifyRecord(ctx context.Context, run string, o verifyOptions) (err error) {
 	o.file = cmp.Or(o.file, filepath.Join(a.server.DataDir, "recorder.db"))
-	store, err := recorder.OpenReadOnly(ctx, o.file)
+	store, err := openStored(ctx, o.file)
 	if err != nil {
 		return err
 	}
@@ -111,6 +111,15 @@ func (a fileVerbs) verifyRecord(ctx context.Context, run string, o verifyOptions
 		return serviceError(codeDamaged, v.Remedy(), "%s isn't as it was recorded: %d damages", store.Archive.Name, n)
 	}
 	return nil
+}
+
+// openStored opens the store of a recorder for reading.
+func openStored(ctx context.Context, path string) (*recorder.Store, error) {
+	store, err := recorder.OpenReadOnly(ctx, path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, serviceError(codeFailed, "wake up keeps it as recorder.db in its data directory", "%w", err)
+	}
+	return store, err
 }
 
 func (a fileVerbs) verifyStore(ctx context.Context, store *recorder.Store, run string, o verifyOptions) (recorder.Verification, error) {

@@ -36,6 +36,8 @@ func detectFormat(in *bufio.Reader, asked Format) (Format, error) {
 	switch {
 	case bytes.HasPrefix(head, []byte("SQLite format 3\x00")):
 		return "", ErrDatabase
+	case bytes.IndexByte(head, 0) >= 0: // which JSON has only in its escaped form
+		return "", ErrBinary
 	case asked != Auto && slices.Contains(Formats(), asked):
 		return asked, nil
 	case asked != Auto && asked != "":
@@ -63,6 +65,9 @@ func detectFormat(in *bufio.Reader, asked Format) (Format, error) {
 	}
 	return StreamJSON, nil
 }
+
+// ErrBinary is returned for what no agent prints.
+var ErrBinary = errors.New("the input is no text: it begins with binary data")
 
 // ErrDatabase is returned for a database, which no program writes to be read by others.
 var ErrDatabase = errors.New("the input is a database of SQLite. If it is opencode's, let opencode write the session: opencode export SESSION | wake ingest")
