@@ -205,16 +205,19 @@ func aboutCommand(command wire.Raw) string {
 	return ""
 }
 
-// resumedText says how a run goes on.
+// resumedText says how a run goes on. The strategy crash is what every resumption does unless it is told otherwise, be there a crash or not.
 func resumedText(p *wire.FlowResumed) string {
-	s := ResumesRun
+	s, strategy := ResumesRun, p.Strategy
+	if strategy == "crash" {
+		strategy = ""
+	}
 	switch {
 	case p.Hold && p.Strategy == "manual":
 		s = "Open calls stay open, the run stays paused"
 	case p.Hold:
 		s = "Open calls are closed, the run stays paused"
 	}
-	return joinNonEmpty(", ", joinNonEmpty(": ", s+InBrackets(p.Strategy), p.Message),
+	return joinNonEmpty(", ", joinNonEmpty(": ", s+InBrackets(strategy), p.Message),
 		listText("again", p.Rerun), listText("given up", p.Fail), overridesText(p.Overrides))
 }
 

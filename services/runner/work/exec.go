@@ -181,7 +181,7 @@ func (x *execution) leaveCommand(ctx, live context.Context, end context.CancelCa
 // interruptedError is the outcome of a command with an unseen end.
 func interruptedError() error {
 	return &failure{
-		message: "its runner ended while the command was running; what it has done isn't known",
+		message: "the command was running when its runner ended, or at the point of the fork; what it has done isn't known",
 		kind:    wire.ErrorInterrupted,
 	}
 }
