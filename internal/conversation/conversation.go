@@ -298,6 +298,15 @@ func (c *Conversation) endTurn(e *wire.Event) {
 // Forget forgets what is under way, since the node's log is cut off behind it.
 func (c *Conversation) Forget() { c.Threads, c.Begun = nil, false }
 
+// DropInputs forgets what calls without a result were given, as storing the conversation does.
+func (c *Conversation) DropInputs() {
+	for i := range c.Threads {
+		for j := range c.Threads[i].Calls {
+			c.Threads[i].Calls[j].Input = nil
+		}
+	}
+}
+
 // measureWaiting measures how long the thread waits for people.
 func (th *Thread) measureWaiting(at int64) {
 	switch blocked := th.Blocked(); {

@@ -19,6 +19,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder"
 	"code.wake.dev/wake/services/recorder/internal/table"
+	"code.wake.dev/wake/services/recorder/verify"
 )
 
 // recorded writes a store that has segments and a tail of two runs, and messages
@@ -400,6 +401,45 @@ func TestVerifyTellsRunsApart(t *testing.T) {
 	want := []string{"r0 runs", "r17 lines", "r300 bindings", "r300 chat_checkpoints", "r300 chat_messages", "r300 lines", "r300 nodes", "r350 lines", "r400 labels", "r401 labels", "r599 folds", "r599 lines"}
 	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(found))); diff != "" {
 		t.Errorf("damages (-want +got):\n%s\n%v", diff, got.Damages)
+	}
+}
+
+// What was found damaged is found again as long as it is.
+func TestVerifySinceFindsDamageAgain(t *testing.T) {
+	for name, change := range map[string]string{
+		"a state":                 `UPDATE keyframes SET data = x'00'`,
+		"the node of another run": `UPDATE bindings SET node = (SELECT id FROM nodes WHERE node = 'coder' AND run = 1) WHERE run = (SELECT id FROM runs WHERE run = 'r3')`,
+	} {
+		t.Run(name, func(t *testing.T) { findsDamageAgain(t, change) })
+	}
+}
+
+func findsDamageAgain(t *testing.T, change string) {
+	path := recorded(t, filepath.Join(t.TempDir(), "recorder.db"), func(p *tape) {
+		exec := p.start("r3", "coder", nil)
+		for i := range 1500 { // more than states are apart
+			p.add("r3", "coder", exec, &wire.Usage{MessageID: fmt.Sprint(i), Model: "opus", InputTokens: 5, OutputTokens: 7})
+		}
+	})
+	execAt(t, path, change)
+	s, err := recorder.OpenReadOnly(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closed(t, s)
+	var known verify.Heads
+	var first []verify.Damage
+	for i := range 3 {
+		var v recorder.Verification
+		if v, known, err = s.Checker.VerifySince(t.Context(), known); err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			first = v.Damages
+		}
+		if len(v.Damages) == 0 || len(v.Damages) != len(first) {
+			t.Errorf("the check number %d found %v, the first one %v", i+1, v.Damages, first)
+		}
 	}
 }
 

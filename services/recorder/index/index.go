@@ -117,14 +117,26 @@ func (f *folds) dropAll() {
 // known are the rows of runs and their nodes as the last transactions have written them: what is recorded next is mostly of runs of which
 // something was recorded just before.
 type known struct {
-	runs    map[string]*runRow
-	nodes   int              // of all of them
+	runs    map[string]*knownRun
+	size    int              // of all of them
+	told    bool             // the version is
 	version database.Version // of the file that has them
 	number  uint64           // of the last transaction
 }
 
-// maxKnownNodes bounds the nodes whose rows are known.
-const maxKnownNodes = 1024
+type knownRun struct {
+	table.Run
+
+	head  chain.Link
+	nodes map[string]*nodeRow
+	size  int // about the bytes that they take
+}
+
+// Bounds of what is known, in bytes.
+const (
+	maxKnownSize = 16 << 20
+	nodeSize     = 2 << 10 // about what a node takes besides what may grow
+)
 
 // useKnown drops what is known if anything else has changed the file since.
 func (w *writer) useKnown() error {
@@ -135,8 +147,8 @@ func (w *writer) useKnown() error {
 		return nil
 	}
 	version, err := w.x.VersionIn(w.ctx, w.tx.Tx)
-	if err == nil && version != k.version {
-		*k = known{version: version, number: k.number}
+	if k.told = err == nil; k.told && version != k.version {
+		*k = known{told: true, version: version, number: k.number}
 	}
 	return err
 }
@@ -144,24 +156,32 @@ func (w *writer) useKnown() error {
 // keepKnown keeps the rows that a transaction has written, once it is committed.
 func (w *writer) keepKnown() {
 	k := &w.x.known
-	if k.version == (database.Version{}) {
+	if !k.told {
 		return
 	}
 	if k.runs == nil {
-		k.runs = map[string]*runRow{}
+		k.runs = map[string]*knownRun{}
 	}
 	for _, r := range w.order {
 		if old := k.runs[r.RunID]; old != nil {
-			k.nodes -= len(old.nodes)
+			k.size -= old.size
 		}
-		k.runs[r.RunID] = &runRow{Run: r.Run, nodes: r.nodes, head: r.head}
-		k.nodes += len(r.nodes)
+		of := &knownRun{Run: r.Run, head: r.head, nodes: r.nodes}
+		of.Head = nil // which is the batch's
+		for _, n := range r.nodes {
+			of.size += nodeSize + len(n.Timeline) + len(n.Talk)
+		}
+		for _, n := range r.order {
+			n.talk.Said.DropInputs()
+		}
+		k.runs[r.RunID] = of
+		k.size += of.size
 	}
 	for id, r := range k.runs {
-		if k.nodes <= maxKnownNodes {
+		if k.size <= maxKnownSize {
 			return
 		}
-		k.nodes -= len(r.nodes)
+		k.size -= r.size
 		delete(k.runs, id)
 	}
 }

@@ -138,7 +138,7 @@ func newSide(t *archive.Tx) *side {
 // addRun adds a run, unless that wouldn't leave the runs in the same order in both stores. Number 0 says that the scratch store
 // has nothing of it.
 func (c *comparison) addRun(r *runCheck, number int64) bool {
-	if len(c.runs) > 0 && (r.ID <= c.kept.last || number > 0 && number <= c.want.last) {
+	if len(c.runs) > 0 && (r.ID <= c.kept.last || r.ID > c.kept.last+maxApart || number > 0 && number <= c.want.last) {
 		return false
 	}
 	place := len(c.runs)
@@ -183,7 +183,7 @@ const wholeShare = 8
 
 // compareRuns compares the runs, all at once. Where that finds damage, each is compared by itself, which says what of it is damaged.
 func (c *comparison) compareRuns(ctx context.Context) error {
-	c.kept.whole = len(c.runs) == 1 && c.runs[0].found > c.all/wholeShare
+	c.kept.whole = len(c.runs) == 1 && c.runs[0].found > c.stored/wholeShare
 	c.want.whole = c.kept.whole
 	found := c.mark()
 	if err := c.compareTables(ctx); err != nil || found == c.mark() {

@@ -22,8 +22,8 @@ type replay struct {
 	v        *verifier
 	pending  []replayed
 	size     int         // bytes of their data
+	flushed  bool        // of the runs that aren't compared, some events are recorded
 	runs     []*runCheck // whose events are recorded again, or pending, and that aren't compared yet
-	events   int         // of those
 	scratch  *archive.Tx // nil: the scratch store is empty
 	recorded int         // events in it
 	last     int64       // the highest number of a run in it that is compared
@@ -58,7 +58,6 @@ func (p *replay) addEvent(ctx context.Context, r *runCheck, s *archive.Event, at
 		return nil
 	}
 	p.pending = append(p.pending, e)
-	p.events++
 	if p.size += len(s.Data); len(p.pending) < replayEvents && p.size < replayBytes {
 		return nil
 	}
@@ -83,7 +82,7 @@ func (p *replay) endRun(ctx context.Context, r *runCheck) error {
 	if !r.broken {
 		p.runs = append(p.runs, r)
 	}
-	if p.events < replayEvents && len(p.runs) < replayEvents && p.size < replayBytes {
+	if !p.flushed && len(p.runs) < replayEvents { // a run of which a part is recorded has a state that others must not lose
 		return nil
 	}
 	return p.compare(ctx)
@@ -95,7 +94,7 @@ func (p *replay) compare(ctx context.Context) error {
 		return err
 	}
 	err := p.v.checkDerived(ctx, p)
-	p.runs, p.events = p.runs[:0], 0
+	p.runs, p.flushed = p.runs[:0], false
 	p.v.scratch.ForgetStates()
 	if p.recorded > scratchEvents {
 		err = errors.Join(err, p.empty())
@@ -133,7 +132,7 @@ func (p *replay) flush(ctx context.Context) error {
 		list = list[n:]
 	}
 	clear(p.pending)
-	p.pending, p.size = p.pending[:0], 0
+	p.pending, p.size, p.flushed = p.pending[:0], 0, true
 	return err
 }
 
@@ -160,8 +159,10 @@ func (p *replay) recordEvents(ctx context.Context, list []replayed) (failed bool
 		return false, err
 	}
 	p.v.scratch.ForgetStates()
-	if _, err := p.scratch.Do(ctx, "ROLLBACK TO pending"); err != nil {
-		return false, err
+	for _, text := range []string{"ROLLBACK TO pending", "RELEASE pending"} {
+		if _, err := p.scratch.Do(ctx, text); err != nil {
+			return false, err
+		}
 	}
 	if list[0].r != list[len(list)-1].r {
 		p.v.backTo(found)
@@ -203,6 +204,7 @@ func (p *replay) replayEvent(ctx context.Context, again *index.Replay, blobs map
 	}
 	now, err := again.Add(&s.kept, &s.entry)
 	if err == nil && (now.Mark != s.kept.Mark || now.Note != s.kept.Note) {
+		s.r.harmed = true
 		p.v.addDamage(Damage{
 			Run: s.r.RunID, From: s.kept.Pos, Column: "mark",
 			Problem: fmt.Sprintf("it is marked %q (%s), it should be %q (%s)", s.kept.Mark, s.kept.Note, now.Mark, now.Note),
@@ -225,9 +227,11 @@ func (p *replay) checkState(ctx context.Context, again *index.Replay, r *runChec
 		is, err = p.v.s.Codec.Dec.DecodeAll(is, nil)
 	}
 	if err != nil {
+		r.harmed = true
 		return p.v.noteFailure(ctx, at, err)
 	}
 	if !bytes.Equal(want, is) && !r.isOther() {
+		r.harmed = true
 		p.v.addDamage(at)
 	}
 	return nil

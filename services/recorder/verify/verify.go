@@ -156,6 +156,7 @@ type verifier struct {
 
 	progress  func(part string, done, of int64)
 	done, all int64 // events
+	stored    int64 // events of all runs, those that aren't checked too
 }
 
 // partEvents are the events, and what is derived from them.
@@ -374,10 +375,15 @@ func (v *verifier) checkRuns(ctx context.Context, where string, args database.Pa
 		list = append(list, r)
 		v.all += row.Events
 	}
+	if err := v.t.Row(ctx, `SELECT CAST(coalesce(sum(events), 0) AS BIGINT) FROM runs`).Scan(&v.stored); err != nil {
+		return v.noteFailure(ctx, Damage{Table: "runs"}, err)
+	}
 	v.progress(partEvents, 0, v.all)
 	v.replay = &replay{v: v}
 	defer v.replay.empty() //nolint:errcheck // it is only compared with
-	for some := range slices.Chunk(list, replayEvents) {
+	for rest := list; len(rest) > 0; {
+		some := rest[:numberedTogether(rest)]
+		rest = rest[len(some):]
 		if err := v.findParts(ctx, some); err != nil {
 			return err
 		}
@@ -396,6 +402,19 @@ func (v *verifier) checkRuns(ctx context.Context, where string, args database.Pa
 		}
 	}
 	return nil
+}
+
+// Runs whose numbers are close are looked for together, and those between them that aren't checked are passed over.
+const (
+	maxTogether = 1000
+	maxApart    = 64
+)
+
+// numberedTogether is how many of the first runs have numbers that are close.
+func numberedTogether(list []*runCheck) (n int) {
+	for n = 1; n < min(len(list), maxTogether) && list[n].ID-list[n-1].ID <= maxApart; n++ {
+	}
+	return n
 }
 
 // checkAcrossRuns checks what isn't of a single run.

@@ -240,7 +240,7 @@ func (t Table) Compared() (c Comparison) {
 		switch {
 		case t.columnNamed(name).Refers != "nodes":
 		case i < c.Keys: // they order the rows
-			columns[i] = "(SELECT node FROM nodes WHERE id = " + t.Name + "." + name + ") AS " + name
+			columns[i] = "(SELECT node FROM nodes WHERE id = " + t.Name + "." + name + " AND nodes.run = " + t.Name + ".run) AS " + name
 		default:
 			c.Nodes = append(c.Nodes, i)
 		}
