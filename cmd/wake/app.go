@@ -30,7 +30,7 @@ type app struct {
 	json   bool
 
 	wrong  string // the verb whose flags aren't right
-	parsed bool // flags and arguments are right: from here on errors are failures
+	parsed bool   // flags and arguments are right: from here on errors are failures
 	log    *slog.Logger
 	names  subjects.Names
 	denied context.CancelCauseFunc

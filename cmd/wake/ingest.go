@@ -78,6 +78,11 @@ agent succeeded; the result does.`,
 			}
 			o.Join = o.RunID == "" && transcript == "" && !cmd.Flags().Changed("node")
 			lines.RunID, lines.Labels = o.RunID, o.Labels
+			for _, input := range args { // before anything is stored
+				if _, err := os.Stat(input); input != "-" && err != nil {
+					return usageError("", "input: %w", err)
+				}
+			}
 			for _, input := range args {
 				if err := a.ingestOne(cmd.Context(), input, o, lines, transcript); err != nil {
 					return err

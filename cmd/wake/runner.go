@@ -88,7 +88,9 @@ func newRunner(o *runnerOptions) constructor {
 			return nil, err
 		}
 		c.ID = cmp.Or(c.ID, c.Home)
-		c.Workspaces = cmp.Or(c.Workspaces, filepath.Join(p.dir, "workspaces"))
+		if c.Workspaces, err = filepath.Abs(cmp.Or(c.Workspaces, filepath.Join(p.dir, "workspaces"))); err != nil { // links in them are told by it
+			return nil, err
+		}
 		if c.User, err = agentUser(o.user, c.Workspaces, p.dir, o.keepers.fence); err != nil {
 			return nil, err
 		}

@@ -75,7 +75,7 @@ func startServer(ctx context.Context, c embeddedConfig, log *slog.Logger) (*embe
 	options.JetStream, options.StoreDir, options.SyncAlways = true, c.Dir, !c.Later
 	options.NoSigs, options.DisableJetStreamBanner = true, true
 	e.options, e.logger = options, &serverLogger{log: log, fatal: make(chan string, 1), debug: log.Enabled(ctx, slog.LevelDebug)}
-	if err := e.start(); err != nil {
+	if err := e.start(ctx); err != nil {
 		return nil, err
 	}
 	chosen := e.current.Load().Addr().(*net.TCPAddr).Port
@@ -88,8 +88,12 @@ func startServer(ctx context.Context, c embeddedConfig, log *slog.Logger) (*embe
 	return e, nil
 }
 
-// start starts the server. It fails if that isn't ready in time.
-func (e *embedded) start() error {
+// start starts the server. It fails if that isn't ready in time, or ctx ends before.
+func (e *embedded) start(ctx context.Context) error {
+	select {
+	case <-e.logger.fatal: // of the one before
+	default:
+	}
 	s, err := server.NewServer(e.options.Clone())
 	if err != nil {
 		return fmt.Errorf("embedded server: %w", err)
@@ -97,47 +101,81 @@ func (e *embedded) start() error {
 	e.current.Store(s)
 	s.SetLoggerV2(e.logger, e.logger.debug, false, false)
 	s.Start()
-	if reason := e.logger.awaitReady(s); reason != "" {
+	if reason := e.logger.awaitReady(ctx, s); reason != "" {
 		e.stop()
 		return fmt.Errorf("embedded server on %s: %s", e.dir, reason)
 	}
 	return nil
 }
 
-// How a server goes on whose disk was full.
+// How a server goes on whose disk was full: it starts anew when there is room, and again at the earliest after a rest, which grows while
+// that doesn't help.
 const (
-	diskRoom    = 16 << 20         // bytes that are free again
-	restartRest = 15 * time.Second // between two starts
+	diskRoom    = 16 << 20 // bytes
+	firstRest   = 15 * time.Second
+	longestRest = 10 * time.Minute
 )
 
 // Run shuts the server down when ctx ends. A stream of a server whose disk was full stores nothing any more, when there is room
 // again either: Run starts the server anew then, and clients come back to it.
 func (e *embedded) Run(ctx context.Context, troubles *health.Board) error {
 	defer e.stop()
-	for wait := time.Second; ; wait = time.Second {
+	wait, rest := time.Second, firstRest
+	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(wait):
 		}
+		if wait == rest { // since a start
+			rest = firstRest
+			if e.logger.full.Load() {
+				rest = min(2*wait, longestRest)
+			}
+		}
+		wait = time.Second
 		if !e.logger.full.Load() {
 			continue
 		}
-		free, err := freeBytes(e.dir)
-		if err == nil && free < diskRoom {
-			err = fmt.Errorf("its disk is full: %d MiB are free in %s", free>>20, e.dir)
-		}
+		err := e.findRoom()
 		if err == nil {
-			e.logger.full.Store(false)
 			e.logger.log.WarnContext(ctx, "the disk has room again: the server starts anew, since it stores nothing before")
-			e.stop()
-			err, wait = e.start(), restartRest
+			if err = e.restart(ctx); err == nil {
+				wait = rest
+			}
 		}
-		if err != nil {
-			e.logger.full.Store(true)
+		if ctx.Err() == nil {
+			troubles.Set("nats-server", err)
 		}
-		troubles.Set("nats-server", err)
 	}
+}
+
+// findRoom fails if there is no room for files of the server.
+func (e *embedded) findRoom() error {
+	free, err := freeBytes(e.dir)
+	if err == nil && free < diskRoom {
+		err = fmt.Errorf("%d MiB are free in %s", free>>20, e.dir)
+	}
+	if err == nil { // a quota may refuse what the file system has room for
+		file := filepath.Join(e.dir, ".room")
+		err = os.WriteFile(file, make([]byte, 1<<20), 0o600)
+		_ = os.Remove(file) // also what there was room for
+	}
+	if err != nil {
+		return fmt.Errorf("its disk is full: %w", err)
+	}
+	return nil
+}
+
+// restart stops the server and starts it. One that doesn't start counts as full.
+func (e *embedded) restart(ctx context.Context) error {
+	e.stop()
+	e.logger.full.Store(false)
+	err := e.start(ctx)
+	if err != nil {
+		e.logger.full.Store(true)
+	}
+	return err
 }
 
 // InProcessConn is a connection to the server as it is now.
@@ -251,7 +289,7 @@ type serverLogger struct {
 }
 
 // awaitReady waits until the server is ready. It returns why it isn't, or "".
-func (l *serverLogger) awaitReady(s *server.Server) string {
+func (l *serverLogger) awaitReady(ctx context.Context, s *server.Server) string {
 	for deadline := time.Now().Add(serverStart); time.Now().Before(deadline); {
 		if s.ReadyForConnections(50 * time.Millisecond) {
 			return ""
@@ -259,6 +297,8 @@ func (l *serverLogger) awaitReady(s *server.Server) string {
 		select {
 		case text := <-l.fatal:
 			return text
+		case <-ctx.Done():
+			return ctx.Err().Error()
 		default:
 		}
 	}

@@ -59,7 +59,11 @@ func (f folders) copyFolder(run, parent string) (string, error) {
 	if !isFolder(parent) {
 		return "", fmt.Errorf("copy the workspace: this runner has no %s: %w", parent, fs.ErrNotExist)
 	}
-	if err := os.CopyFS(dir, f.copiableFiles(parent)); err != nil {
+	err := os.CopyFS(dir, f.copiableFiles(parent))
+	if err == nil {
+		err = f.relinkFiles(run, dir, parent)
+	}
+	if err != nil {
 		return "", fmt.Errorf("copy the workspace %s: %w", parent, err)
 	}
 	if err := f.user.Own(dir); err != nil {
@@ -69,25 +73,50 @@ func (f folders) copyFolder(run, parent string) (string, error) {
 }
 
 // relinkFiles has links of a copy that lead into the folder that it is a copy of lead into the copy: what works there would change the
-// other one.
-func (f folders) relinkFiles(dir, from string) error {
-	relinked := false
-	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+// other one. One that can't be replaced stays, and is told of.
+func (f folders) relinkFiles(run, dir, from string) error {
+	if !filepath.IsAbs(from) {
+		return nil
+	}
+	origins := []string{filepath.Clean(from)}
+	if real, err := filepath.EvalSymlinks(from); err == nil && real != origins[0] {
+		origins = append(origins, real)
+	}
+	root, err := os.OpenRoot(dir) // an agent's user may work beside
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }() // it was only looked into
+	return fs.WalkDir(root.FS(), ".", func(name string, e fs.DirEntry, err error) error {
 		if err != nil || e.Type()&fs.ModeSymlink == 0 {
 			return err
 		}
-		to, err := os.Readlink(path)
-		rest, inside := strings.CutPrefix(to, from)
-		if err != nil || !inside || rest != "" && rest[0] != filepath.Separator {
+		old, err := root.Readlink(name)
+		to, inside := movedTarget(old, origins, dir)
+		if err != nil || !inside {
 			return err
 		}
-		relinked = true
-		return errors.Join(os.Remove(path), os.Symlink(dir+rest, path))
+		err = root.Remove(name)
+		if err == nil {
+			err = root.Symlink(to, name)
+		}
+		if errors.Is(err, fs.ErrPermission) {
+			f.logger.Warn("a link leads out of the folder of the forked run, into that of its parent, and can't be replaced", "run", run, "link", name)
+			return nil
+		}
+		return err
 	})
-	if err == nil && relinked {
-		err = f.user.Own(dir)
+}
+
+// movedTarget is where a link leads in a copy of a folder that goes by one of some names. inside says that it leads into that folder.
+func movedTarget(target string, origins []string, dir string) (to string, inside bool) {
+	for _, from := range origins {
+		rest, found := strings.CutPrefix(target, from)
+		if below := strings.TrimPrefix(rest, string(filepath.Separator)); found && (below == "" || below != rest && filepath.IsLocal(below)) {
+			return dir + rest, true
+		}
 	}
-	return err
+	return "", false
 }
 
 // copiableFiles are the files of a folder that can be copied: without sockets, pipes and

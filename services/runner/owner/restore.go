@@ -35,9 +35,6 @@ func (o *owner) forkFolder(ctx context.Context, parent *wire.State) (dir string,
 	default:
 		dir, err = o.keptFolder(ctx, parent)
 	}
-	if err == nil && parent.Workspace != "" {
-		err = folders.relinkFiles(dir, filepath.Clean(parent.Workspace))
-	}
 	if err != nil {
 		return "", fmt.Errorf("there is no folder as of the point: %w (`wake fork --without-workspace` begins with an empty one)", err)
 	}
@@ -57,7 +54,7 @@ func (o *owner) keptFolder(ctx context.Context, parent *wire.State) (_ string, e
 	case f.Refused != "":
 		return "", &workspace.RefusedError{Reason: f.Refused}
 	default:
-		return o.restoreFolder(ctx, f.ID)
+		return o.restoreFolder(ctx, f.ID, parent.Workspace)
 	}
 }
 
@@ -67,14 +64,16 @@ func (o *owner) copyShared(ctx context.Context, parent string) (string, error) {
 		return "", fmt.Errorf("this runner has no %s: %w", parent, fs.ErrNotExist)
 	}
 	snapshot, err := o.cfg.Kept.Folder(o.runID, parent, workspace.Limits{}, o.cfg.Private...).Take(ctx, "")
-	switch {
-	case err != nil:
+	if err != nil {
 		return "", err
-	case snapshot.ID == "": // it is empty
-		return o.cfg.newFolders().createFolder(o.runID, "")
-	default:
-		return o.restoreFolder(ctx, snapshot.ID)
 	}
+	if len(snapshot.LeftOut) > 0 {
+		o.cfg.Logger.Warn("the forked run begins without some files of its parent's folder", "run", o.runID, "left_out", snapshot.LeftOut, "more", snapshot.Omitted)
+	}
+	if snapshot.ID == "" { // it is empty
+		return o.cfg.newFolders().copyFolder(o.runID, parent)
+	}
+	return o.restoreFolder(ctx, snapshot.ID, parent)
 }
 
 // isUnkept reports whether a snapshot is what a folder lacks: no runner finds one anywhere.
@@ -107,8 +106,8 @@ func (o *owner) canRestore(s *wire.State) bool {
 	return o.cfg.Kept != nil && s.Folder != nil && s.Folder.Refused == "" && s.Folder.Position != 0
 }
 
-// restoreFolder makes the folder of the run here what a snapshot holds.
-func (o *owner) restoreFolder(ctx context.Context, id string) (string, error) {
+// restoreFolder makes the folder of the run here what a snapshot holds of a folder, which may have been elsewhere.
+func (o *owner) restoreFolder(ctx context.Context, id, from string) (string, error) {
 	dir := filepath.Join(o.cfg.Workspaces, subjects.Escape(o.runID))
 	// A folder here was left by an owner that died over it, or when the run went elsewhere. Nothing works in it.
 	if err := os.RemoveAll(dir); err != nil {
@@ -117,7 +116,11 @@ func (o *owner) restoreFolder(ctx context.Context, id string) (string, error) {
 	if _, err := o.cfg.Kept.Restore(ctx, id, dir); err != nil {
 		return "", fmt.Errorf("restore the workspace: %w", err)
 	}
-	if err := o.cfg.User.Own(dir); err != nil {
+	err := o.cfg.newFolders().relinkFiles(o.runID, dir, from)
+	if err == nil {
+		err = o.cfg.User.Own(dir)
+	}
+	if err != nil {
 		return "", fmt.Errorf("restore the workspace: %w", err)
 	}
 	return dir, nil
@@ -134,7 +137,7 @@ func (o *owner) moveFolder(ctx context.Context) (bool, error) {
 		return false, tenure.ErrLeaseLost
 	}
 	begun := time.Now()
-	dir, err := o.restoreFolder(ctx, s.Folder.ID)
+	dir, err := o.restoreFolder(ctx, s.Folder.ID, s.Workspace)
 	if ctx.Err() != nil {
 		return false, ctx.Err()
 	}
