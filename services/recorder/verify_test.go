@@ -404,6 +404,36 @@ func TestVerifyTellsRunsApart(t *testing.T) {
 	}
 }
 
+// An event that can't be recorded again is damage of its run, and hides none of the runs that are looked at with it.
+func TestVerifyTellsRefusedRunsApart(t *testing.T) {
+	p := newTape(t)
+	blobs := map[string][]byte{}
+	for _, run := range []string{"before", "refused", "behind"} {
+		p.start(run, "coder", nil)
+		if run == "refused" {
+			p.large(run, strings.Repeat("All work and no play. ", 1000), blobs)
+		}
+		p.end(run)
+	}
+	path := filepath.Join(t.TempDir(), "recorder.db")
+	s := openAt(t, path)
+	if _, err := s.Index.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: p.entries, Blobs: blobs}); err != nil {
+		t.Fatal(err)
+	}
+	closed(t, s)
+	execAt(t, path, `UPDATE folds SET data = x'00' WHERE run <> (SELECT id FROM runs WHERE run = 'refused')`)
+	execAt(t, path, `UPDATE blobs SET data = x'00'`)
+	found := map[string]bool{}
+	v := verified(t, path, "")
+	for _, d := range v.Damages {
+		found[d.Run+" "+d.Table] = true
+	}
+	want := []string{" blobs", "before folds", "behind folds", "refused "}
+	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(found))); diff != "" {
+		t.Errorf("damages (-want +got):\n%s\n%v", diff, v.Damages)
+	}
+}
+
 // What was found damaged is found again as long as it is.
 func TestVerifySinceFindsDamageAgain(t *testing.T) {
 	for name, change := range map[string]string{

@@ -16,8 +16,8 @@ import (
 	"code.wake.dev/wake/services/recorder/internal/request"
 )
 
-// replay records the events of runs again, into the scratch store, and has what follows from them compared: of many short
-// runs at once, since asking a database takes longer than what it has of one.
+// replay records the events of runs again, into the scratch store, and has what follows from them compared. It compares many short
+// runs at once: to ask a database takes longer than to read the rows of one.
 type replay struct {
 	v        *verifier
 	pending  []replayed
@@ -76,8 +76,7 @@ func (s *replayed) foreignTo(run string) string {
 	return ""
 }
 
-// endRun takes it that all events of a run were added, and compares what follows from them and from those of the runs
-// before if they are many.
+// endRun ends a run, of which all events were added. If there is enough to compare, it compares this run and those before.
 func (p *replay) endRun(ctx context.Context, r *runCheck) error {
 	if !r.broken {
 		p.runs = append(p.runs, r)
@@ -136,8 +135,8 @@ func (p *replay) flush(ctx context.Context) error {
 	return err
 }
 
-// recordEvents records events, all or none. That one of them can't be recorded is damage if all are of its run, and else
-// failed: who it is of shows when each run is recorded by itself.
+// recordEvents records events, all or none. If one of them can't be recorded, that is damage if all are of the same run. If they are of
+// several, recordEvents reports failed, and what it has found is forgotten: the caller records each run by itself.
 func (p *replay) recordEvents(ctx context.Context, list []replayed) (failed bool, err error) {
 	if len(list) == 0 {
 		return false, nil
@@ -148,7 +147,10 @@ func (p *replay) recordEvents(ctx context.Context, list []replayed) (failed bool
 	if _, err := p.scratch.Do(ctx, "SAVEPOINT pending"); err != nil {
 		return false, err
 	}
-	found := p.v.mark()
+	found, kept := p.v.mark(), map[*runCheck][]keptState{}
+	for i := range list {
+		kept[list[i].r] = list[i].r.kept
+	}
 	refused, cause, err := p.tryEvents(ctx, list)
 	if err != nil {
 		return false, err
@@ -166,6 +168,9 @@ func (p *replay) recordEvents(ctx context.Context, list []replayed) (failed bool
 	}
 	if list[0].r != list[len(list)-1].r {
 		p.v.backTo(found)
+		for r, states := range kept {
+			r.kept = states
+		}
 		return true, nil
 	}
 	refused.r.broken = true
