@@ -29,14 +29,14 @@ type app struct {
 	keys   string   // file of the keys that encrypt events
 	json   bool
 
-	wrong  string // the verb whose flags aren't right
-	parsed bool   // flags and arguments are right: from here on errors are failures
-	log    *slog.Logger
-	names  subjects.Names
-	denied context.CancelCauseFunc
-	traces *service.Traces // nil: none are sent
-	tracer trace.Tracer    // nil without traces
-	span   trace.Span      // of the verb, if it runs no service; nil without traces
+	wrongVerb string // the verb whose flags aren't right
+	parsed    bool   // flags and arguments are right: from here on errors are failures
+	log       *slog.Logger
+	names     subjects.Names
+	denied    context.CancelCauseFunc
+	traces    *service.Traces // nil: none are sent
+	tracer    trace.Tracer    // nil without traces
+	span      trace.Span      // of the verb, if it runs no service; nil without traces
 }
 
 // roleOf returns the role of a verb: it uses the credentials that the data directory holds for it.

@@ -34,7 +34,7 @@ func (a *app) main(ctx context.Context, args []string) int {
 	}
 	e := apiError(err)
 	if !a.parsed && e.Code == codeFailed { // from cobra
-		e = wrongUse(err, a.wrong)
+		e = wrongUse(err, a.wrongVerb)
 	}
 	a.printError(e, a.json || wantsJSON(args))
 	return exitCode(e.Code)
@@ -90,7 +90,7 @@ Exit codes: 0 done, 1 failed, 2 wrong use, 3 server not reachable, 4 the run fai
 	cmd.SetOut(a.out)
 	cmd.SetErr(a.errOut)
 	cmd.SetFlagErrorFunc(func(of *cobra.Command, err error) error {
-		a.wrong = of.CommandPath()
+		a.wrongVerb = of.CommandPath()
 		return err
 	})
 	flags := cmd.PersistentFlags()

@@ -117,11 +117,11 @@ func (f *folds) dropAll() {
 // known are the rows of runs and their nodes as the last transactions have written them: what is recorded next is mostly of runs of which
 // something was recorded just before.
 type known struct {
-	runs    map[string]*knownRun
-	size    int              // of all of them
-	told    bool             // the version is
-	version database.Version // of the file that has them
-	number  uint64           // of the last transaction
+	runs       map[string]*knownRun
+	size       int              // of all of them
+	hasVersion bool             // else the version is none
+	version    database.Version // of the file that has them
+	number     uint64           // of the last transaction
 }
 
 type knownRun struct {
@@ -147,8 +147,8 @@ func (w *writer) useKnown() error {
 		return nil
 	}
 	version, err := w.x.VersionIn(w.ctx, w.tx.Tx)
-	if k.told = err == nil; k.told && version != k.version {
-		*k = known{told: true, version: version, number: k.number}
+	if k.hasVersion = err == nil; k.hasVersion && version != k.version {
+		*k = known{hasVersion: true, version: version, number: k.number}
 	}
 	return err
 }
@@ -156,23 +156,23 @@ func (w *writer) useKnown() error {
 // keepKnown keeps the rows that a transaction has written, once it is committed.
 func (w *writer) keepKnown() {
 	k := &w.x.known
-	if !k.told {
+	if !k.hasVersion {
 		return
 	}
 	if k.runs == nil {
 		k.runs = map[string]*knownRun{}
 	}
 	for _, r := range w.order {
-		if old := k.runs[r.RunID]; old != nil {
-			k.size -= old.size
-		}
 		of := &knownRun{Run: r.Run, head: r.head, nodes: r.nodes}
 		of.Head = nil // which is the batch's
-		for _, n := range r.nodes {
-			of.size += nodeSize + len(n.Timeline) + len(n.Talk)
+		if old := k.runs[r.RunID]; old != nil {
+			of.size = old.size
+			k.size -= old.size
 		}
 		for _, n := range r.order {
 			n.talk.Said.DropInputs()
+			size := nodeSize + len(n.Timeline) + len(n.Talk)
+			of.size, n.size = of.size+size-n.size, size
 		}
 		k.runs[r.RunID] = of
 		k.size += of.size
@@ -272,6 +272,7 @@ type nodeRow struct {
 	timeline timeline.Timeline
 	talk     talk
 	batch    uint64 // number of the last transaction that has changed it
+	size     int    // as it counts in what is known
 }
 
 // talk is where the conversation of a node's agent stands, and what is on record of it.
