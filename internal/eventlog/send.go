@@ -115,6 +115,8 @@ func (l *Log) sendSealed(
 	m := &nats.Msg{Subject: subject, Data: data, Header: header}
 	tracing.Inject(ctx, m.Header)
 	ack, err := l.js.PublishMsg(ctx, m, o...)
-	tracing.Fail(span, err)
+	if api, ok := errors.AsType[*jetstream.APIError](err); !ok || api.ErrorCode != jetstream.JSErrCodeStreamWrongLastSequence {
+		tracing.Fail(span, err) // else the message was stored before, which the sender has asked about
+	}
 	return ack, err
 }
