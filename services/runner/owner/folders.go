@@ -79,8 +79,8 @@ func (f folders) relinkFiles(run, dir, from string) error {
 		return nil
 	}
 	origins := []string{filepath.Clean(from)}
-	if real, err := filepath.EvalSymlinks(from); err == nil && real != origins[0] {
-		origins = append(origins, real)
+	if resolved, err := filepath.EvalSymlinks(from); err == nil && resolved != origins[0] {
+		origins = append(origins, resolved)
 	}
 	root, err := os.OpenRoot(dir) // an agent's user may work beside
 	if err != nil {

@@ -249,12 +249,12 @@ func (t Table) Compared() (c Comparison) {
 	if !t.OfRun() {
 		number, where = "id", "id BETWEEN ?1 AND ?2"
 	}
-	order := "1"
+	order := []string{"1"}
 	for i := range by {
-		order += ", " + strconv.Itoa(i+2)
+		order = append(order, strconv.Itoa(i+2))
 	}
 	begin := "SELECT " + number + " AS of_run, " + strings.Join(columns, ", ") + " FROM " + t.Name + " WHERE "
-	c.Query = begin + where + " ORDER BY " + order
+	c.Query = begin + where + " ORDER BY " + strings.Join(order, ", ")
 	if c.Whole = c.Query; slices.Equal(t.Key, by) && len(by) == 1 && t.OfRun() {
 		c.Whole = begin + "+" + where + " ORDER BY " + by[0] // the plus keeps the index of runs out
 	}
