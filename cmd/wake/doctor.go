@@ -119,21 +119,17 @@ func (d doctor) checkJetStream(ctx context.Context) []check {
 	return []check{storedCheck(info)}
 }
 
-// checkStorage has the server store something of no meaning: one whose disk was full refuses that for good, and tells it otherwise.
+// checkStorage has the server write to the bucket of states: a server whose disk was full refuses that for good, and nothing else tells so.
 func (d doctor) checkStorage(ctx context.Context) []check {
 	kv, err := d.js.KeyValue(ctx, d.names.StateBucket())
-	if errors.Is(err, jetstream.ErrBucketNotFound) {
+	if err != nil {
 		return nil // the check of the streams says so
 	}
-	if err == nil {
-		err = kv.Delete(ctx, d.names.StateKey("doctor", "probe"))
-	}
-	switch {
-	case err == nil, errors.Is(err, context.DeadlineExceeded): // these credentials may not, or the bucket has no leader
+	err = kv.Delete(ctx, d.names.StateKey("doctor", "probe"))   // which no service reads
+	if err == nil || errors.Is(err, context.DeadlineExceeded) { // doctor's credentials don't permit it, or the bucket has no leader
 		return nil
-	default:
-		return []check{{"storage", failed, "nothing is stored: " + err.Error(), storageRemedy}}
 	}
+	return []check{{"storage", failed, "nothing is stored: " + err.Error(), storageRemedy}}
 }
 
 const storageRemedy = "make room on the server's disk; a server other than that of `wake up` has to be started again then"

@@ -32,7 +32,11 @@ and nothing is written. The events stay as they are, and the run says that it wa
 imported: it can be looked at in every way, and isn't executed. To import a file
 again adds nothing.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			in, err := a.openInput(args)
+			name := "-"
+			if len(args) > 0 {
+				name = args[0]
+			}
+			in, err := a.openInput(name)
 			if err != nil {
 				return err
 			}

@@ -134,18 +134,18 @@ func completeIngest(o *ingest.Options, labels []string) error {
 	return err
 }
 
-// openInput opens the file that is named, or stdin.
-func (a fileVerbs) openInput(args []string) (io.ReadCloser, error) {
-	if len(args) == 0 || args[0] == "-" {
+// openInput opens the file of a name, or stdin, which is -.
+func (a fileVerbs) openInput(name string) (io.ReadCloser, error) {
+	if name == "-" {
 		return io.NopCloser(a.in), nil
 	}
-	f, err := os.Open(args[0])
+	f, err := os.Open(name)
 	if err != nil {
 		return nil, usageError("", "input: %w", err)
 	}
 	if info, err := f.Stat(); err == nil && info.IsDir() {
 		_ = f.Close() // nothing was read
-		return nil, usageError("", "input: %s is a folder", args[0])
+		return nil, usageError("", "input: %s is a folder", name)
 	}
 	return f, nil
 }

@@ -65,7 +65,7 @@ func onlySession(dir string) (string, error) {
 // openFeed opens what is named, or stdin. Of a folder it is a session: its file, with those of its sub-agents.
 func (a fileVerbs) openFeed(input string, o *ingest.Options) (io.ReadCloser, error) {
 	if info, err := os.Stat(input); err != nil || !info.IsDir() {
-		return a.openInput([]string{input})
+		return a.openInput(input)
 	}
 	if o.Format != ingest.Auto && o.Format != ingest.Transcript {
 		return nil, usageError("name a file", "--format: a folder has sessions, and no %s", o.Format)

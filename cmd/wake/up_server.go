@@ -75,7 +75,7 @@ func startServer(ctx context.Context, c embeddedConfig, log *slog.Logger) (*embe
 	options.JetStream, options.StoreDir, options.SyncAlways = true, c.Dir, !c.Later
 	options.NoSigs, options.DisableJetStreamBanner = true, true
 	e.options, e.logger = options, &serverLogger{log: log, fatal: make(chan string, 1), debug: log.Enabled(ctx, slog.LevelDebug)}
-	if err := e.start(ctx); err != nil {
+	if err := e.launchServer(ctx); err != nil {
 		return nil, err
 	}
 	chosen := e.current.Load().Addr().(*net.TCPAddr).Port
@@ -88,8 +88,8 @@ func startServer(ctx context.Context, c embeddedConfig, log *slog.Logger) (*embe
 	return e, nil
 }
 
-// start starts the server. It fails if that isn't ready in time, or ctx ends before.
-func (e *embedded) start(ctx context.Context) error {
+// launchServer starts the server. It fails if the server isn't ready in time, or ctx ends before.
+func (e *embedded) launchServer(ctx context.Context) error {
 	select {
 	case <-e.logger.fatal: // of the one before
 	default:
@@ -108,41 +108,40 @@ func (e *embedded) start(ctx context.Context) error {
 	return nil
 }
 
-// How a server goes on whose disk was full: it starts anew when there is room, and again at the earliest after a rest, which grows while
-// that doesn't help.
+// How `wake up` goes on with a server whose disk was full: it starts the server anew when there is room, and again at the earliest after
+// a rest, which doubles while a start doesn't help.
 const (
 	diskRoom    = 16 << 20 // bytes
 	firstRest   = 15 * time.Second
 	longestRest = 10 * time.Minute
 )
 
-// Run shuts the server down when ctx ends. A stream of a server whose disk was full stores nothing any more, when there is room
-// again either: Run starts the server anew then, and clients come back to it.
+// Run shuts the server down when ctx ends. A NATS server doesn't write any more to a stream whose disk was full, also when there is room
+// again: Run starts the server anew then, and its clients connect again.
 func (e *embedded) Run(ctx context.Context, troubles *health.Board) error {
 	defer e.stop()
-	wait, rest := time.Second, firstRest
-	for {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for next, rest := time.Now(), firstRest; ; {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(wait):
+		case <-tick.C:
 		}
-		if wait == rest { // since a start
+		switch rested, full := time.Now().After(next), e.logger.full.Load(); {
+		case !rested:
+			continue
+		case !full: // the last start has helped
 			rest = firstRest
-			if e.logger.full.Load() {
-				rest = min(2*wait, longestRest)
-			}
-		}
-		wait = time.Second
-		if !e.logger.full.Load() {
 			continue
 		}
 		err := e.findRoom()
 		if err == nil {
 			e.logger.log.WarnContext(ctx, "the disk has room again: the server starts anew, since it stores nothing before")
-			if err = e.restart(ctx); err == nil {
-				wait = rest
-			}
+			err = e.restartServer(ctx)
+		}
+		if err == nil {
+			next, rest = time.Now().Add(rest), min(2*rest, longestRest)
 		}
 		if ctx.Err() == nil {
 			troubles.Set("nats-server", err)
@@ -156,22 +155,17 @@ func (e *embedded) findRoom() error {
 	if err == nil && free < diskRoom {
 		err = fmt.Errorf("%d MiB are free in %s", free>>20, e.dir)
 	}
-	if err == nil { // a quota may refuse what the file system has room for
-		file := filepath.Join(e.dir, ".room")
-		err = os.WriteFile(file, make([]byte, 1<<20), 0o600)
-		_ = os.Remove(file) // also what there was room for
-	}
 	if err != nil {
 		return fmt.Errorf("its disk is full: %w", err)
 	}
 	return nil
 }
 
-// restart stops the server and starts it. One that doesn't start counts as full.
-func (e *embedded) restart(ctx context.Context) error {
+// restartServer stops the server and starts it. A server that doesn't start is tried again, as one whose disk was full.
+func (e *embedded) restartServer(ctx context.Context) error {
 	e.stop()
 	e.logger.full.Store(false)
-	err := e.start(ctx)
+	err := e.launchServer(ctx)
 	if err != nil {
 		e.logger.full.Store(true)
 	}

@@ -141,13 +141,13 @@ func (l *lane) tellHealth() (refused bool) {
 	if err == nil && !l.refused {
 		return false
 	}
-	l.log.o.Health.Set("log: spool of "+l.name(), err)
+	l.log.o.Health.Set("log: spool of "+l.laneName(), err)
 	l.refused = err != nil
 	return l.refused
 }
 
-// name is for people.
-func (l *lane) name() string {
+// laneName is for people.
+func (l *lane) laneName() string {
 	if l.id < 0 {
 		return "an earlier process"
 	}
@@ -199,7 +199,7 @@ func (l *lane) noteFailure(err error) {
 		l.log.logger.Warn("events can't be stored at present", slog.Int("lane", l.id), slog.Any("error", err))
 	}
 	l.warned = true
-	l.log.o.Health.Set("log: events of "+l.name(), err)
+	l.log.o.Health.Set("log: events of "+l.laneName(), err)
 	l.queue.disk.retryRefused()
 	_ = l.queue.spillWindow() // the disk's refusals are told
 	l.tellHealth()
@@ -211,7 +211,7 @@ func (l *lane) noteSuccess() {
 	defer l.mu.Unlock()
 	l.err = nil
 	if l.warned {
-		l.log.o.Health.Set("log: events of "+l.name(), nil)
+		l.log.o.Health.Set("log: events of "+l.laneName(), nil)
 		l.log.logger.Info("events are stored again", slog.Int("lane", l.id), slog.Duration("after", time.Since(l.since)))
 	}
 	l.warned = false

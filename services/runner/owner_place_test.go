@@ -165,7 +165,7 @@ func forkCopiesFolder(t *testing.T, source string, options ...func(*runner.Confi
 		if _, err := os.Stat(filepath.Join(dir, ".wake", "runs")); err == nil {
 			t.Error("the copy has the folders of runs")
 		}
-		// One whose parent's folder isn't here doesn't begin with an empty one.
+		// A fork doesn't begin with an empty folder because that of its parent isn't here.
 		if err := os.Rename(home, home+".away"); err != nil {
 			t.Fatal(err)
 		}

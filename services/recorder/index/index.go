@@ -114,8 +114,7 @@ func (f *folds) dropAll() {
 	clear(f.passed)
 }
 
-// known are the rows of runs and their nodes as the last transactions have written them: what is recorded next is mostly of runs of which
-// something was recorded just before.
+// known are the rows of runs and their nodes as the last transactions have written them: the next batch is mostly of the same runs.
 type known struct {
 	runs       map[string]*knownRun
 	size       int              // of all of them
@@ -143,7 +142,7 @@ func (w *writer) useKnown() error {
 	k := &w.x.known
 	k.number++
 	w.number = k.number
-	if !w.x.D.Lists || w.x.scratch { // another database tells no version
+	if w.x.Path == "" || w.x.scratch { // PostgreSQL tells no version
 		return nil
 	}
 	version, err := w.x.VersionIn(w.ctx, w.tx.Tx)

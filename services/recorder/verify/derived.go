@@ -66,7 +66,7 @@ func (v *verifier) checkDerived(ctx context.Context, p *replay) error {
 	if len(list) == 0 {
 		return nil
 	}
-	if err := p.begin(ctx); err != nil {
+	if err := p.beginScratch(ctx); err != nil {
 		return err
 	}
 	numbers, err := p.numberRuns(ctx)
@@ -121,7 +121,7 @@ type side struct {
 	nodes       map[int64]nodeName
 }
 
-// nodeName is whose a node is and what it is called.
+// nodeName is the run that has a node, by its number, and the node's id.
 type nodeName struct {
 	run  int64
 	name any
@@ -178,22 +178,22 @@ func (s *side) nodeOf(run int64, number any) any {
 	return nil
 }
 
-// wholeShare is which part of all events a run has at least whose rows are read in their own order, those of other runs too.
+// wholeShare is the part of all events, 1/8, from which on a run's rows are read in the order of the table, and those of other runs passed over.
 const wholeShare = 8
 
 // compareRuns compares the runs, all at once. Where that finds damage, each is compared by itself, which says what of it is damaged.
 func (c *comparison) compareRuns(ctx context.Context) error {
 	c.kept.whole = len(c.runs) == 1 && c.runs[0].found > c.stored/wholeShare
 	c.want.whole = c.kept.whole
-	found := c.mark()
-	if err := c.compareTables(ctx); err != nil || found == c.mark() {
+	found := c.countDamages()
+	if err := c.compareTables(ctx); err != nil || found == c.countDamages() {
 		return err
 	}
 	if len(c.runs) == 1 {
 		c.runs[0].harmed = true
 		return nil
 	}
-	c.backTo(found)
+	c.dropSince(found)
 	for i, r := range c.runs {
 		alone := c.newComparison(c.want.t)
 		alone.addRun(r, c.numbers[i])

@@ -61,7 +61,7 @@ func (p *replay) addEvent(ctx context.Context, r *runCheck, s *archive.Event, at
 	if p.size += len(s.Data); len(p.pending) < replayEvents && p.size < replayBytes {
 		return nil
 	}
-	return p.flush(ctx)
+	return p.flushPending(ctx)
 }
 
 // foreignTo says why what is kept isn't an event of a run, or "".
@@ -84,33 +84,33 @@ func (p *replay) endRun(ctx context.Context, r *runCheck) error {
 	if !p.flushed && len(p.runs) < replayEvents { // a run of which a part is recorded has a state that others must not lose
 		return nil
 	}
-	return p.compare(ctx)
+	return p.comparePending(ctx)
 }
 
-// compare compares what follows from the events of the runs that wait for it.
-func (p *replay) compare(ctx context.Context) error {
-	if err := p.flush(ctx); err != nil {
+// comparePending compares what follows from the events of the runs that wait for it.
+func (p *replay) comparePending(ctx context.Context) error {
+	if err := p.flushPending(ctx); err != nil {
 		return err
 	}
 	err := p.v.checkDerived(ctx, p)
 	p.runs, p.flushed = p.runs[:0], false
 	p.v.scratch.ForgetStates()
 	if p.recorded > scratchEvents {
-		err = errors.Join(err, p.empty())
+		err = errors.Join(err, p.emptyScratch())
 	}
 	return err
 }
 
-// begin begins to fill the scratch store, in one transaction for many runs: what it is asked of each is prepared once.
-func (p *replay) begin(ctx context.Context) (err error) {
+// beginScratch begins to fill the scratch store, in one transaction for many runs: what it is asked of each is prepared once.
+func (p *replay) beginScratch(ctx context.Context) (err error) {
 	if p.scratch == nil {
 		p.scratch, err = p.v.scratch.Begin(ctx)
 	}
 	return err
 }
 
-// empty drops what was recorded again.
-func (p *replay) empty() (err error) {
+// emptyScratch drops what was recorded again.
+func (p *replay) emptyScratch() (err error) {
 	if p.scratch != nil {
 		err = p.scratch.Rollback()
 	}
@@ -118,8 +118,8 @@ func (p *replay) empty() (err error) {
 	return err
 }
 
-// flush records what is pending. Where an event can't be recorded, each run is recorded by itself.
-func (p *replay) flush(ctx context.Context) error {
+// flushPending records what is pending. Where an event can't be recorded, each run is recorded by itself.
+func (p *replay) flushPending(ctx context.Context) error {
 	list := slices.DeleteFunc(p.pending, func(s replayed) bool { return s.r.broken })
 	failed, err := p.recordEvents(ctx, list)
 	for failed && err == nil && len(list) > 0 {
@@ -141,13 +141,13 @@ func (p *replay) recordEvents(ctx context.Context, list []replayed) (failed bool
 	if len(list) == 0 {
 		return false, nil
 	}
-	if err := p.begin(ctx); err != nil {
+	if err := p.beginScratch(ctx); err != nil {
 		return false, err
 	}
 	if _, err := p.scratch.Do(ctx, "SAVEPOINT pending"); err != nil {
 		return false, err
 	}
-	found, kept := p.v.mark(), map[*runCheck][]keptState{}
+	found, kept := p.v.countDamages(), map[*runCheck][]keptState{}
 	for i := range list {
 		kept[list[i].r] = list[i].r.kept
 	}
@@ -167,7 +167,7 @@ func (p *replay) recordEvents(ctx context.Context, list []replayed) (failed bool
 		}
 	}
 	if list[0].r != list[len(list)-1].r {
-		p.v.backTo(found)
+		p.v.dropSince(found)
 		for r, states := range kept {
 			r.kept = states
 		}

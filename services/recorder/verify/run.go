@@ -32,7 +32,7 @@ func (r *runCheck) isOther() bool { return r.Derivation != index.Derivation }
 
 // checkRun checks the events of a run, and what is derived from them.
 func (v *verifier) checkRun(ctx context.Context, r *runCheck) error {
-	found := v.mark()
+	found := v.countDamages()
 	v.Runs++
 	v.Gaps += r.Gaps
 	r.link = chain.FirstLink(v.Position.Incarnation, r.RunID)
@@ -54,7 +54,7 @@ func (v *verifier) checkRun(ctx context.Context, r *runCheck) error {
 	if r.broken {
 		wrong("events", r.Events, r.found) // what is derived can't be compared
 	}
-	r.harmed = r.harmed || found != v.mark() // maybe by another run's events, which were recorded meanwhile
+	r.harmed = r.harmed || found != v.countDamages() // maybe by another run's events, which were recorded meanwhile
 	return v.replay.endRun(ctx, r)
 }
 

@@ -170,13 +170,13 @@ func (v *verifier) addDamage(d Damage) {
 	v.Damages = append(v.Damages, d)
 }
 
-// found is how many damages were found.
-type found struct{ listed, omitted int }
+// damageCount is how many damages were found.
+type damageCount struct{ listed, omitted int }
 
-func (v *verifier) mark() found { return found{len(v.Damages), v.Omitted} }
+func (v *verifier) countDamages() damageCount { return damageCount{len(v.Damages), v.Omitted} }
 
-// backTo drops the damages that were found since: each run is checked again by itself.
-func (v *verifier) backTo(f found) { v.Damages, v.Omitted = v.Damages[:f.listed], f.omitted }
+// dropSince drops the damages that were found since: each run is checked again by itself.
+func (v *verifier) dropSince(n damageCount) { v.Damages, v.Omitted = v.Damages[:n.listed], n.omitted }
 
 // noteFailure takes an error of the database as damage, unless the check was ended.
 func (v *verifier) noteFailure(ctx context.Context, d Damage, err error) error {
@@ -380,7 +380,7 @@ func (v *verifier) checkRuns(ctx context.Context, where string, args database.Pa
 	}
 	v.progress(partEvents, 0, v.all)
 	v.replay = &replay{v: v}
-	defer v.replay.empty() //nolint:errcheck // it is only compared with
+	defer v.replay.emptyScratch() //nolint:errcheck // it is only compared with
 	for rest := list; len(rest) > 0; {
 		some := rest[:numberedTogether(rest)]
 		rest = rest[len(some):]
@@ -393,7 +393,7 @@ func (v *verifier) checkRuns(ctx context.Context, where string, args database.Pa
 			}
 		}
 	}
-	if err := v.replay.compare(ctx); err != nil {
+	if err := v.replay.comparePending(ctx); err != nil {
 		return err
 	}
 	for _, r := range list {
@@ -404,7 +404,7 @@ func (v *verifier) checkRuns(ctx context.Context, where string, args database.Pa
 	return nil
 }
 
-// Runs whose numbers are close are looked for together, and those between them that aren't checked are passed over.
+// The verifier asks together for runs with numbers that are close, and passes over the runs between them that it doesn't check.
 const (
 	maxTogether = 1000
 	maxApart    = 64

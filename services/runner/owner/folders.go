@@ -101,7 +101,7 @@ func (f folders) relinkFiles(run, dir, from string) error {
 			err = root.Symlink(to, name)
 		}
 		if errors.Is(err, fs.ErrPermission) {
-			f.logger.Warn("a link leads out of the folder of the forked run, into that of its parent, and can't be replaced", "run", run, "link", name)
+			f.logger.Warn("a link in the folder of the run leads into the folder that this is a copy of, and can't be replaced", "run", run, "link", name)
 			return nil
 		}
 		return err
