@@ -137,12 +137,12 @@ func scriptParams(scripts ...string) testscript.Params {
 	}
 }
 
-// sql FILE STATEMENTS changes a SQLite file.
+// sql FILE STATEMENTS changes a SQLite file, and waits for a recorder that writes to it.
 func changeFile(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: sql FILE STATEMENTS")
 	}
-	db, err := sql.Open("sqlite", ts.MkAbs(args[0]))
+	db, err := sql.Open("sqlite", "file:"+ts.MkAbs(args[0])+"?_pragma=busy_timeout(30000)")
 	ts.Check(err)
 	_, err = db.Exec(args[1])
 	ts.Check(errors.Join(err, db.Close()))
