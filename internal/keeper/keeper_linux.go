@@ -307,7 +307,7 @@ func (k *Keeper) Start(c process.Config) (*process.Process, error) {
 	case s := <-p.started:
 		if s.Error != "" {
 			k.dropProgram(p)
-			return nil, fmt.Errorf("process: %s", s.Error)
+			return nil, &startError{s.Error, syscall.Errno(s.Errno)} //nolint:gosec // as the keeper had it
 		}
 		k.mu.Lock()
 		if c.Name != "" && !slices.Contains(k.names, c.Name) {
@@ -319,6 +319,21 @@ func (k *Keeper) Start(c process.Config) (*process.Process, error) {
 		k.dropProgram(p)
 		return nil, ErrGone
 	}
+}
+
+// startError is why a keeper didn't start a program.
+type startError struct {
+	text   string
+	number syscall.Errno // 0: the system has none for it
+}
+
+func (e *startError) Error() string { return "process: " + e.text }
+
+func (e *startError) Unwrap() error {
+	if e.number == 0 {
+		return nil
+	}
+	return e.number
 }
 
 func (k *Keeper) dropProgram(p *remote) {

@@ -5,6 +5,8 @@ package keeper_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -576,6 +578,29 @@ func TestFull(t *testing.T) {
 	}
 	if read != 10_000_000 || b.mark("mark") != "done\n" {
 		t.Errorf("%d bytes, mark %q", read, b.mark("mark"))
+	}
+}
+
+// TestNoRoom starts a program on a disk that has no room for what the keeper writes of it: the runner learns that it was this.
+func TestNoRoom(t *testing.T) {
+	t.Parallel()
+	b := open(t, keeper.Watchdogs)
+	sum := sha256.Sum256([]byte("agent"))
+	dir := filepath.Join(b.config.Dir, "program-"+hex.EncodeToString(sum[:8]))
+	if err := errors.Join(os.Mkdir(dir, 0o700), os.Symlink("/dev/full", filepath.Join(dir, "name"))); err != nil {
+		t.Fatal(err)
+	}
+	c := process.Config{Name: "agent", Journal: true, Argv: []string{"sh", "-c", "echo done > $DIR/mark"}}
+	if _, err := b.keeper.Start(c); !process.IsFull(err) || !strings.Contains(err.Error(), "no space left") {
+		t.Fatalf("on a full disk: %v", err)
+	}
+	for range b.start(c).Frames { // the folder is gone with what was in it: there is room
+	}
+	if got := b.mark("mark"); got != "done\n" {
+		t.Errorf("mark %q", got)
+	}
+	if _, err := b.keeper.Start(process.Config{Argv: []string{"/nowhere"}}); err == nil || process.IsFull(err) {
+		t.Errorf("a program that isn't there: %v", err)
 	}
 }
 

@@ -75,6 +75,7 @@ type startedMessage struct {
 	Program  uint32 `json:"program"`
 	Error    string `json:"error,omitempty"`
 	Missing  bool   `json:"missing,omitempty"` // the error: there is no such program
+	Errno    int    `json:"errno,omitempty"`   // the system's number of the error, if it has one
 	Pid      int    `json:"pid"`               // in the keeper's namespace
 	Attached bool   `json:"attached"`
 	Offset   uint64 `json:"offset"` // of the last resting point

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"syscall"
 
 	"code.wake.dev/wake/internal/keeper/journal"
 	"code.wake.dev/wake/internal/process"
@@ -145,7 +146,7 @@ func (c *runnerSession) programByID(id uint32) *program {
 func (c *runnerSession) startProgram(m start) {
 	p, attached, err := c.server.findProgram(m)
 	if err != nil {
-		_ = c.sendJSON(msgStarted, startedMessage{Program: m.Program, Error: err.Error(), Missing: errors.Is(err, errMissing)})
+		_ = c.sendJSON(msgStarted, startedMessage{Program: m.Program, Error: err.Error(), Missing: errors.Is(err, errMissing), Errno: errorNumber(err)})
 		return
 	}
 	a := &allowance{bytes: window, more: make(chan struct{}, 1)}
@@ -164,6 +165,12 @@ func (c *runnerSession) startProgram(m start) {
 	c.feeds.Add(2)
 	go c.feedJournal(p, m.Program, answer.Offset, a)
 	go c.watchExit(p, m.Program)
+}
+
+// errorNumber returns the system's number of an error; 0: it has none.
+func errorNumber(err error) int {
+	n, _ := errors.AsType[syscall.Errno](err)
+	return int(n)
 }
 
 // watchExit tells the runner how the program ends.

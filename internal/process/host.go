@@ -7,11 +7,15 @@ import (
 	"io"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 )
 
 // ErrGone is returned by the Start of a host that is gone, and all its programs with it.
 var ErrGone = errors.New("process: the host is gone")
+
+// IsFull reports whether the disk of a host had no room for what a program takes, or a quota was used up.
+func IsFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
 // Host is where the programs of one execution of a node run: this program itself
 // ([Direct]), or a keeper that outlives it.

@@ -4,6 +4,8 @@ package kill_test
 
 import (
 	"encoding/json"
+	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -69,6 +71,41 @@ func TestDiskOfRecorderIsFull(t *testing.T) {
 		l.Errorf("the record: %+v", v)
 	}
 	l.Logf("%d steps of %d agents, %d events", steps, len(before), v.Events)
+}
+
+// TestDiskOfRunnerIsFull fills the disk of a runner's journals just before nodes begin: they wait for room, and one that is
+// cancelled meanwhile doesn't begin.
+func TestDiskOfRunnerIsFull(t *testing.T) {
+	l := diskLab(t, "r1", "48M")
+	l.Ready(l.Runner("r1", false))
+	l.Flow("warm", "name: warm\nnodes:\n  - {id: a, type: exec, input: {command: \"true\"}}\n")
+	l.Reach("warm", time.Minute, wire.RunComplete)
+	l.Must(l.Disks["r1"].Fill())
+	mark := func(id string) string { return filepath.Join(l.Dir, "mark-"+id) }
+	command := func(id string) string {
+		return fmt.Sprintf("name: %[1]s\nnodes:\n  - {id: a, type: exec, input: {command: \"echo begun >> %[2]s\"}}\n", id, mark(id))
+	}
+	l.Flow("command", command("command"))
+	l.Flow("agent", "name: agent\nnodes:\n  - id: a\n    type: agent\n    input: {provider: claude, prompt: \"Do it. calls=2 ms=10 ledger={{ state.ledger }}\"}\n")
+	l.Flow("cancelled", command("cancelled"))
+	for _, id := range l.Runs[1:] {
+		l.Await(id, 0, time.Minute, "its node begins", lab.OfType(wire.TypeNodeStart, "a"))
+	}
+	l.Until("doctor says that a node waits", time.Minute, func() bool {
+		out, _ := l.Try("doctor", "--json") // it fails as long as a part does
+		return strings.Contains(out, "no space left")
+	})
+	l.Wake("abort", "cancelled")
+	l.Reach("cancelled", time.Minute, wire.RunAborted)
+	l.Must(l.Disks["r1"].Free())
+	for id, want := range map[string]string{"command": "begun\n", "agent": "", "cancelled": ""} {
+		if id != "cancelled" {
+			l.Reach(id, time.Minute, wire.RunComplete)
+		}
+		if got, _ := os.ReadFile(mark(id)); string(got) != want {
+			l.Errorf("%s: %q, not %q", id, got, want)
+		}
+	}
 }
 
 // slowest is how many calls the agent has begun since then that has begun the fewest.

@@ -116,6 +116,8 @@ func (d *drive) startSession(ctx context.Context, in *agentInput) (failed []*wir
 		return nil, errLeft
 	case errors.Is(err, process.ErrGone):
 		return nil, agent.ErrLost
+	case errors.Is(err, errHalted):
+		return nil, errHalted
 	default:
 		d.exec.cfg.AgentFailures.WithLabelValues(in.name).Inc()
 		failed := &wire.Event{SessionID: d.id, Payload: &wire.AgentError{

@@ -105,6 +105,8 @@ func (x *execution) driveCommand(ctx context.Context, c shell.Command, outcome *
 		switch {
 		case errors.Is(err, agent.ErrLost):
 			return nil, err
+		case errors.Is(err, errHalted):
+			return nil, errHalted
 		case err != nil:
 			return last, &failure{message: err.Error(), kind: wire.ErrorStartFailed}
 		}

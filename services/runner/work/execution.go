@@ -2,12 +2,15 @@ package work
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
 
 	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/process"
+	"code.wake.dev/wake/internal/pull"
 	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -118,6 +121,39 @@ func (x *execution) errorEvent(f *failure) *wire.Event {
 
 func (x *execution) completeEvent(output wire.Raw) *wire.Event {
 	return &wire.Event{Payload: &wire.NodeComplete{Output: output, DurationMs: time.Since(x.started).Milliseconds()}}
+}
+
+// roomAgain is how often it is tried to begin what the disk had no room for.
+const roomAgain = 500 * time.Millisecond
+
+// awaitRoom repeats f, with which something begins, while the disk has no room for that, as programs at work wait for room in
+// their journals. It fails with errHalted when the execution is to begin nothing any more.
+func (x *execution) awaitRoom(f func() error) error {
+	err := f()
+	if !process.IsFull(err) {
+		return err
+	}
+	defer x.tellRoom("")
+	for ; process.IsFull(err); err = f() {
+		x.tellRoom(err.Error())
+		pull.Sleep(x.ctx, roomAgain)
+		switch {
+		case x.ctx.Err() != nil:
+			return context.Cause(x.ctx)
+		case x.isHalted():
+			return errHalted
+		}
+	}
+	return err
+}
+
+// tellRoom says why the programs of the execution wait for room in their journals, or to begin; "": they don't.
+func (x *execution) tellRoom(full string) {
+	var trouble error
+	if full != "" {
+		trouble = fmt.Errorf("%s of run %s waits, its journal has no room: %s", x.offer.NodeID, x.offer.RunID, full)
+	}
+	x.cfg.Health.Set("runner: journal of "+x.offer.RunID+"/"+x.offer.ExecID, trouble)
 }
 
 // endHalted ends an execution that is to begin nothing. If the runner ends, the keeper of an earlier worker stays.

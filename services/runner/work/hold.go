@@ -22,6 +22,7 @@ type hold struct {
 	log   *nodeLog
 	label keeper.Label
 
+	exec     *execution
 	memory   int64 // bound of what the processes may use, bytes; 0: none
 	optional bool  // where it can't be kept they run without
 	host     process.Host
@@ -125,7 +126,7 @@ const (
 func graspKeeper(ctx context.Context, x *execution) (*hold, error) {
 	_, pos := x.log.writer.Last()
 	h := &hold{
-		cfg: x.cfg, log: x.log, host: process.Direct{Home: x.cfg.Home},
+		cfg: x.cfg, log: x.log, host: process.Direct{Home: x.cfg.Home}, exec: x,
 		label: keeper.Label{Run: x.offer.RunID, Node: x.offer.NodeID, Exec: x.offer.ExecID, Position: pos},
 	}
 	if p := x.node.Policy; p != nil {
@@ -206,7 +207,7 @@ func (h *hold) replaceLost() {
 // processHost returns where programs begin that are to end with the execution's others: in its keeper, if that lives.
 func (x *execution) processHost() process.Host {
 	if x.hold != nil && x.hold.isAlive() {
-		return x.hold.keeper
+		return patientHost{x.hold.keeper, x}
 	}
 	return process.Direct{Home: x.cfg.Home}
 }
@@ -286,6 +287,11 @@ func (h *hold) renewKeeper(ctx context.Context) error {
 	}
 	h.mark.setLabel(&h.label)
 	_, h.label.Position = h.log.writer.Last()
+	return h.exec.awaitRoom(func() error { return h.openKeeper(ctx) })
+}
+
+// openKeeper opens a keeper for what the execution begins.
+func (h *hold) openKeeper(ctx context.Context) error {
 	if err := h.log.mayBegin(ctx); err != nil {
 		return err
 	}
@@ -297,6 +303,22 @@ func (h *hold) renewKeeper(ctx context.Context) error {
 	h.frozenAt.Store(int64(freeze))
 	h.tendKeeper(ctx, k)
 	return nil
+}
+
+// patientHost is a host that begins programs when there is room for them.
+type patientHost struct {
+	process.Host
+
+	exec *execution
+}
+
+// Start starts a program; see [process.Host].
+func (p patientHost) Start(c process.Config) (s *process.Process, err error) {
+	err = p.exec.awaitRoom(func() (err error) {
+		s, err = p.Host.Start(c)
+		return err
+	})
+	return s, err
 }
 
 // carryOver has the programs of an agent that goes on from the log run in the keeper that there is. If it is gone, they run in
@@ -369,9 +391,9 @@ func (h *hold) keeperDeadlines() (freeze, kill time.Duration) {
 
 // tendKeeper extends the keeper's deadline whenever the lease was renewed.
 func (h *hold) tendKeeper(ctx context.Context, k *keeper.Keeper) {
-	h.keeper, h.host, h.thaw = k, k, make(chan struct{}, 1)
+	h.keeper, h.host, h.thaw = k, patientHost{k, h.exec}, make(chan struct{}, 1)
 	k.Watch(func(s keeper.State) {
-		h.tellRoom(s.Full)
+		h.exec.tellRoom(s.Full)
 		if s.Frozen {
 			h.cfg.Logger.Warn("the agent is frozen: the lease was not renewed in time", "run", h.label.Run, "node", h.label.Node)
 			select {
@@ -404,15 +426,6 @@ func (h *hold) tendKeeper(ctx context.Context, k *keeper.Keeper) {
 			}
 		}
 	})
-}
-
-// tellRoom says why the programs wait for room in their journals; "": they don't.
-func (h *hold) tellRoom(full string) {
-	var trouble error
-	if full != "" {
-		trouble = fmt.Errorf("%s of run %s waits, its journal has no room: %s", h.label.Node, h.label.Run, full)
-	}
-	h.cfg.Health.Set("runner: journal of "+h.label.Run+"/"+h.label.Exec, trouble)
 }
 
 // canLeave reports whether the processes may outlive this one.
@@ -449,7 +462,7 @@ func (h *hold) stopTending() {
 		stop()
 		h.tending.Wait()
 		h.keeper.Watch(nil)
-		h.tellRoom("")
+		h.exec.tellRoom("")
 	}
 }
 

@@ -52,7 +52,10 @@ func (x *execution) openWorkdir(ctx context.Context) error {
 	}
 	x.workdir.fresh = true
 	if !isGit {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
+		if err := x.awaitRoom(func() error { return os.MkdirAll(dir, 0o700) }); err != nil {
+			if errors.Is(err, errHalted) {
+				return err
+			}
 			return sandboxError("make the workspace", err)
 		}
 		return x.giveToUser(dir)
