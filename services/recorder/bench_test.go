@@ -140,7 +140,7 @@ func BenchmarkRecord(b *testing.B) {
 }
 
 // work is a tape of runs whose agents are at work.
-func work(b *testing.B, runs, events int) *tape {
+func work(b testing.TB, runs, events int) *tape {
 	p := newTape(b)
 	var execs []string
 	for run := range runs {
@@ -164,11 +164,15 @@ func work(b *testing.B, runs, events int) *tape {
 }
 
 // BenchmarkRecordWork records agents at work: twenty runs, batches as they are
-// when there is much to catch up with, and as they come in.
+// when there is much to catch up with, and as they come in; and a busy fleet, whose runs have a few events each in a batch.
 func BenchmarkRecordWork(b *testing.B) {
-	p := work(b, 20, 5000)
-	for name, size := range map[string]int{"behind": 4000, "live": 40} {
+	few, many := work(b, 20, 5000), work(b, 64, 1600)
+	for name, c := range map[string]struct {
+		tape *tape
+		size int
+	}{"behind": {few, 4000}, "live": {few, 40}, "fleet": {many, 900}} {
 		b.Run(name, func(b *testing.B) {
+			p, size := c.tape, c.size
 			spent := time.Duration(0)
 			for b.Loop() {
 				s, began := openStore(b), used(b)

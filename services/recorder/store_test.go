@@ -710,3 +710,24 @@ func TestRowsOfRunsAreIndexed(t *testing.T) {
 		}
 	}
 }
+
+// TestSealedApart records runs that go on at the same pace: no transaction seals the tails of many.
+func TestSealedApart(t *testing.T) {
+	t.Parallel()
+	const runs, each = 32, 14
+	p := work(t, runs, 1100)
+	path := filepath.Join(t.TempDir(), "r.db")
+	s := openAt(t, path)
+	p.store(s, runs*each)
+	closed(t, s)
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	got := rowsOf(t, db, fmt.Sprintf(`SELECT max(n) <= 4 AS few, sum(n) >= %d AS all_sealed
+		FROM (SELECT count(*) AS n FROM segments GROUP BY (last_pos - 1) / %d)`, runs, runs*each))
+	if got[0] != "few=1 all_sealed=1 " {
+		t.Errorf("%s: %v", got[0], rowsOf(t, db, fmt.Sprintf(`SELECT (last_pos - 1) / %d AS batch, count(*) AS n FROM segments GROUP BY batch`, runs*each)))
+	}
+}

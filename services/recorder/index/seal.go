@@ -27,7 +27,7 @@ func (w *writer) writeEvents(r *runRow) error {
 		return nil
 	}
 	events, size := r.TailEvents+int64(len(r.fresh)), r.TailBytes+int64(r.freshBytes)
-	full := events >= archive.SegmentEvents || size >= segmentBytes || len(r.fresh) >= directEvents || r.freshBytes >= directBytes
+	full := events >= r.segmentEvents() || size >= segmentBytes || len(r.fresh) >= directEvents || r.freshBytes >= directBytes
 	if full || over {
 		return w.sealTail(r)
 	}
@@ -37,6 +37,16 @@ func (w *writer) writeEvents(r *runRow) error {
 	}
 	r.TailEvents, r.TailBytes = events, size
 	return nil
+}
+
+// segmentEvents returns how many events the tail of a run is sealed with. It differs from run to run for the first segment, so that
+// runs that go on at the same pace aren't all sealed at once: 64 of them took half a second, for which all else waited.
+func (r *runRow) segmentEvents() int64 {
+	const least, step = archive.SegmentEvents / 4, 619 // a step of the golden section spreads runs evenly that begin together
+	if r.Segments > 0 {
+		return archive.SegmentEvents
+	}
+	return least + r.ID*step%(archive.SegmentEvents-least)
 }
 
 // sealTail writes the tail of a run and the batch's events as segments.
