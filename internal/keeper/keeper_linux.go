@@ -307,6 +307,9 @@ func (k *Keeper) Start(c process.Config) (*process.Process, error) {
 	case s := <-p.started:
 		if s.Error != "" {
 			k.dropProgram(p)
+			if s.Gone {
+				return nil, fmt.Errorf("%w: %s", ErrGone, s.Error)
+			}
 			return nil, &startError{s.Error, syscall.Errno(s.Errno)} //nolint:gosec // as the keeper had it
 		}
 		k.mu.Lock()

@@ -481,6 +481,19 @@ func TestKill(t *testing.T) {
 	}
 }
 
+// TestStartAfterGuard starts a program when the guard has just died, before the keeper has ended: its runner learns that the host is
+// gone, which it begins anew, and not that the program can't be started.
+func TestStartAfterGuard(t *testing.T) {
+	t.Parallel()
+	for range 10 {
+		b := open(t, keeper.Watchdogs)
+		_ = syscall.Kill(b.guard(), syscall.SIGKILL)
+		if _, err := b.keeper.Start(process.Config{Name: "agent", Argv: []string{"true"}}); !errors.Is(err, process.ErrGone) {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
 // TestFreezeVfork freezes programs that start others all the time: a parent that waits for a child which
 // is stopped before it has begun is frozen as well.
 func TestFreezeVfork(t *testing.T) {

@@ -75,6 +75,7 @@ type startedMessage struct {
 	Program  uint32 `json:"program"`
 	Error    string `json:"error,omitempty"`
 	Missing  bool   `json:"missing,omitempty"` // the error: there is no such program
+	Gone     bool   `json:"gone,omitempty"`    // the error: the keeper has ended its tree, or its guard died
 	Errno    int    `json:"errno,omitempty"`   // the system's number of the error, if it has one
 	Pid      int    `json:"pid"`               // in the keeper's namespace
 	Attached bool   `json:"attached"`

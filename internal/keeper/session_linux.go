@@ -146,7 +146,9 @@ func (c *runnerSession) programByID(id uint32) *program {
 func (c *runnerSession) startProgram(m start) {
 	p, attached, err := c.server.findProgram(m)
 	if err != nil {
-		_ = c.sendJSON(msgStarted, startedMessage{Program: m.Program, Error: err.Error(), Missing: errors.Is(err, errMissing), Errno: errorNumber(err)})
+		_ = c.sendJSON(msgStarted, startedMessage{
+			Program: m.Program, Error: err.Error(), Missing: errors.Is(err, errMissing), Gone: c.server.isTreeGone(), Errno: errorNumber(err),
+		})
 		return
 	}
 	a := &allowance{bytes: window, more: make(chan struct{}, 1)}
@@ -165,6 +167,16 @@ func (c *runnerSession) startProgram(m start) {
 	c.feeds.Add(2)
 	go c.feedJournal(p, m.Program, answer.Offset, a)
 	go c.watchExit(p, m.Program)
+}
+
+// isTreeGone reports whether the guard, and with it the tree, is gone.
+func (s *server) isTreeGone() bool {
+	select {
+	case <-s.guard.TreeGone():
+		return true
+	default:
+		return false
+	}
 }
 
 // errorNumber returns the system's number of an error; 0: it has none.
