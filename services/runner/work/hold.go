@@ -12,6 +12,7 @@ import (
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/keeper"
 	"code.wake.dev/wake/internal/process"
+	"code.wake.dev/wake/internal/pull"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -290,12 +291,20 @@ func (h *hold) renewKeeper(ctx context.Context) error {
 	return h.exec.awaitRoom(func() error { return h.openKeeper(ctx) })
 }
 
-// openKeeper opens a keeper for what the execution begins.
+// openKeeper opens a keeper for what the execution begins, once the lease is valid for long enough: shortly before its end the
+// keeper's deadline is over, and it would end at once.
 func (h *hold) openKeeper(ctx context.Context) error {
-	if err := h.log.mayBegin(ctx); err != nil {
-		return err
+	var freeze, kill time.Duration
+	for freeze <= process.Uptime() {
+		if err := h.log.mayBegin(ctx); err != nil {
+			return err
+		}
+		if freeze, kill = h.keeperDeadlines(); freeze <= process.Uptime() {
+			if pull.Sleep(ctx, h.cfg.Leases.TTL()/freeLook); ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+		}
 	}
-	freeze, kill := h.keeperDeadlines()
 	k, err := h.cfg.Shelf.Open(ctx, h.label, h.memory, freeze, kill)
 	if err != nil {
 		return err
