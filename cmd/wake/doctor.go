@@ -119,7 +119,7 @@ func (d doctor) checkJetStream(ctx context.Context) []check {
 	return []check{storedCheck(info)}
 }
 
-// checkStorage has the server write to the bucket of states: a server whose disk was full refuses that for good, and nothing else tells so.
+// checkStorage has the server write to the bucket of states: a NATS server whose disk was full refuses that for good, and tells nothing of it.
 func (d doctor) checkStorage(ctx context.Context) []check {
 	kv, err := d.js.KeyValue(ctx, d.names.StateBucket())
 	if err != nil {

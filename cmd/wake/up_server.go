@@ -161,7 +161,7 @@ func (e *embedded) findRoom() error {
 	return nil
 }
 
-// restartServer stops the server and starts it. A server that doesn't start is tried again, as one whose disk was full.
+// restartServer stops the server and starts it. If the server doesn't start, Run tries again as if its disk were full.
 func (e *embedded) restartServer(ctx context.Context) error {
 	e.stop()
 	e.logger.full.Store(false)

@@ -487,7 +487,9 @@ func TestStartAfterGuard(t *testing.T) {
 	t.Parallel()
 	for range 10 {
 		b := open(t, keeper.Watchdogs)
-		_ = syscall.Kill(b.guard(), syscall.SIGKILL)
+		if err := syscall.Kill(b.guard(), syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
 		if _, err := b.keeper.Start(process.Config{Name: "agent", Argv: []string{"true"}}); !errors.Is(err, process.ErrGone) {
 			t.Errorf("%v", err)
 		}

@@ -146,7 +146,7 @@ func (c *runnerSession) programByID(id uint32) *program {
 func (c *runnerSession) startProgram(m start) {
 	p, attached, err := c.server.findProgram(m)
 	if err != nil {
-		_ = c.sendJSON(msgStarted, startedMessage{
+		_ = c.sendJSON(msgStarted, startedMessage{ // a runner that is gone needs no answer
 			Program: m.Program, Error: err.Error(), Missing: errors.Is(err, errMissing), Gone: c.server.isTreeGone(), Errno: errorNumber(err),
 		})
 		return

@@ -139,8 +139,8 @@ func BenchmarkRecord(b *testing.B) {
 	b.ReportMetric(float64(len(p.entries)*b.N)/b.Elapsed().Seconds(), "events/s")
 }
 
-// work is a tape of runs whose agents are at work.
-func work(b testing.TB, runs, events int) *tape {
+// workTape returns a tape of runs whose agents are at work.
+func workTape(b testing.TB, runs, events int) *tape {
 	p := newTape(b)
 	var execs []string
 	for run := range runs {
@@ -164,9 +164,9 @@ func work(b testing.TB, runs, events int) *tape {
 }
 
 // BenchmarkRecordWork records agents at work: twenty runs, batches as they are
-// when there is much to catch up with, and as they come in; and a busy fleet, whose runs have a few events each in a batch.
+// when the recorder has much to catch up with, and as events come in; and a fleet of 64 runs with 14 events each in a batch.
 func BenchmarkRecordWork(b *testing.B) {
-	few, many := work(b, 20, 5000), work(b, 64, 1600)
+	few, many := workTape(b, 20, 5000), workTape(b, 64, 1600)
 	for name, c := range map[string]struct {
 		tape *tape
 		size int
@@ -187,7 +187,7 @@ func BenchmarkRecordWork(b *testing.B) {
 
 // BenchmarkDerive records the same events first, and derives then what follows from them.
 func BenchmarkDerive(b *testing.B) {
-	p := work(b, 20, 5000)
+	p := workTape(b, 20, 5000)
 	var recorded, derived time.Duration
 	for b.Loop() {
 		s := openStore(b)
@@ -315,7 +315,7 @@ func BenchmarkVerify(b *testing.B) {
 		benchmarkVerify(b, path)
 		return
 	}
-	for name, p := range map[string]*tape{"20 long runs": work(b, 20, 5000), "10000 short runs": shortRuns(b, 10)} {
+	for name, p := range map[string]*tape{"20 long runs": workTape(b, 20, 5000), "10000 short runs": shortRuns(b, 10)} {
 		target := newTarget(b)
 		s := openAt(b, target)
 		p.store(s, 4000)

@@ -715,7 +715,7 @@ func TestRowsOfRunsAreIndexed(t *testing.T) {
 func TestSealedApart(t *testing.T) {
 	t.Parallel()
 	const runs, each = 32, 14
-	p := work(t, runs, 1100)
+	p := workTape(t, runs, 1100)
 	path := filepath.Join(t.TempDir(), "r.db")
 	s := openAt(t, path)
 	p.store(s, runs*each)

@@ -116,7 +116,7 @@ func (d *drive) startSession(ctx context.Context, in *agentInput) (failed []*wir
 		return nil, errLeft
 	case errors.Is(err, process.ErrGone):
 		return nil, agent.ErrLost
-	case errors.Is(err, errHalted):
+	case errors.Is(err, errHalted): // while its program waited for room
 		return nil, errHalted
 	default:
 		d.exec.cfg.AgentFailures.WithLabelValues(in.name).Inc()

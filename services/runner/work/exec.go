@@ -105,7 +105,7 @@ func (x *execution) driveCommand(ctx context.Context, c shell.Command, outcome *
 		switch {
 		case errors.Is(err, agent.ErrLost):
 			return nil, err
-		case errors.Is(err, errHalted):
+		case errors.Is(err, errHalted): // while the command waited for room
 			return nil, errHalted
 		case err != nil:
 			return last, &failure{message: err.Error(), kind: wire.ErrorStartFailed}

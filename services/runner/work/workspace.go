@@ -53,8 +53,8 @@ func (x *execution) openWorkdir(ctx context.Context) error {
 	x.workdir.fresh = true
 	if !isGit {
 		if err := x.awaitRoom(func() error { return os.MkdirAll(dir, 0o700) }); err != nil {
-			if errors.Is(err, errHalted) {
-				return err
+			if x.ctx.Err() != nil || errors.Is(err, errHalted) {
+				return err // the folder isn't at fault
 			}
 			return sandboxError("make the workspace", err)
 		}
