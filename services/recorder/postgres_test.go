@@ -337,9 +337,9 @@ func eventsStay(t *testing.T, _ string) {
 		`INSERT INTO segments SELECT * FROM segments ON CONFLICT (run, n) DO UPDATE SET data = ''`,
 		`TRUNCATE segments`,
 		`DELETE FROM tail`,
-		`DELETE FROM tail WHERE pos = (SELECT max(pos) FROM tail)`,
-		`UPDATE tail SET mark = 'void'`,
-		`INSERT INTO tail SELECT * FROM tail ON CONFLICT (pos) DO UPDATE SET data = ''`,
+		`DELETE FROM tail WHERE first_pos = (SELECT max(first_pos) FROM tail)`,
+		`UPDATE tail SET last_pos = last_pos + 1`,
+		`INSERT INTO tail SELECT * FROM tail ON CONFLICT (run, first_pos) DO UPDATE SET data = ''`,
 		`TRUNCATE tail`,
 	} {
 		if _, err := db.Exec(statement); err == nil {
@@ -383,8 +383,8 @@ func damagedDatabases(t *testing.T, _ string) {
 		{`UPDATE segments SET data = set_byte(data, length(data) / 2, 255 - get_byte(data, length(data) / 2)) WHERE run = 1 AND n = 1`, "run r1, segment 1, positions "},
 		{`UPDATE segments SET prev = set_byte(prev, 3, 255 - get_byte(prev, 3)) WHERE run = 1 AND n = 2`, "run r1, segment 2, positions "},
 		{`DELETE FROM segments WHERE run = 1 AND n = 1`, "run r1, segment 2, positions "},
-		{`UPDATE tail SET data = set_byte(data, 9, 255 - get_byte(data, 9)) WHERE pos = (SELECT max(pos) FROM tail)`, "table tail: the event doesn't have the hash"},
-		{`DELETE FROM tail WHERE pos = (SELECT max(pos) FROM tail)`, "column head: it isn't the hash after the last event"},
+		{`UPDATE tail SET data = set_byte(data, 9, 255 - get_byte(data, 9)) WHERE first_pos = (SELECT max(first_pos) FROM tail)`, "table tail, column "},
+		{`DELETE FROM tail WHERE first_pos = (SELECT max(first_pos) FROM tail)`, "column head: it isn't the hash after the last event"},
 		{`UPDATE lines SET text = text || 'x' WHERE pos = 100`, "run r1, position 100, table lines, column text: it is"},
 		{`DELETE FROM lines WHERE pos = 100`, "run r1, position 100, table lines: the row is missing"},
 		{`UPDATE nodes SET tokens_in = tokens_in + 1 WHERE node = 'judge' AND run = 2`, "run r2, table nodes, row judge, column tokens_in: it is"},

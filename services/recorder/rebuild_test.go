@@ -60,7 +60,7 @@ func TestRebuild(t *testing.T) {
 		return
 	}
 	mustExec(t, db, `DROP TRIGGER tail_keep`)
-	mustExec(t, db, `UPDATE tail SET data = (SELECT data FROM tail ORDER BY pos LIMIT 1) WHERE pos = (SELECT max(pos) FROM tail)`)
+	mustExec(t, db, `UPDATE tail SET data = (SELECT data FROM tail ORDER BY first_pos LIMIT 1) WHERE first_pos = (SELECT max(first_pos) FROM tail)`)
 	if err := s.Index.Rebuild(t.Context(), "another", func(int, int) {}); err == nil {
 		t.Error("what was changed was derived from")
 	}

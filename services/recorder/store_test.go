@@ -59,6 +59,23 @@ func dump(t testing.TB, path string) map[string][]string {
 	return tables
 }
 
+// eventMarks returns where the events of a store are, whose they are, their marks and the bytes of their data.
+func eventMarks(t testing.TB, path string) (list []string) {
+	t.Helper()
+	s, err := recorder.OpenReadOnly(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closed(t, s)
+	for e, err := range s.Answers.Read(t.Context(), recorder.Query{Marked: true}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, fmt.Sprintf("pos=%d run=%s mark=%s bytes=%d", e.Pos, e.Run, e.Mark, len(e.Data)))
+	}
+	return list
+}
+
 func rowsOf(t testing.TB, db *sql.DB, query string, args ...any) []string {
 	t.Helper()
 	rows, err := db.Query(query, args...)
@@ -419,7 +436,7 @@ func TestEventsStayAsTheyAre(t *testing.T) {
 		return append(rowsOf(t, db, `SELECT * FROM segments`), rowsOf(t, db, `SELECT * FROM tail`)...)
 	}
 	before := events()
-	const segment, tail = "run, n, first_pos, last_pos, first_time, last_time, events, prev, hash, codec", "run, time, mark, note, hash"
+	const segment, tail = "run, n, first_pos, last_pos, first_time, last_time, events, prev, hash, codec", "run, first_pos, last_pos, last_time, events, hash"
 	for _, statement := range []string{
 		`DELETE FROM segments`,
 		`DELETE FROM segments WHERE run = 1 AND n = 1`,
@@ -429,10 +446,10 @@ func TestEventsStayAsTheyAre(t *testing.T) {
 		`REPLACE INTO segments (rowid, ` + segment + `, data) SELECT 1, run, 99` + strings.TrimPrefix(segment, "run, n") + `, x'00' FROM segments LIMIT 1`,
 		`INSERT INTO segments SELECT * FROM segments WHERE true ON CONFLICT DO UPDATE SET data = x'00'`,
 		`DELETE FROM tail`,
-		`DELETE FROM tail WHERE pos = (SELECT max(pos) FROM tail)`,
-		`UPDATE tail SET mark = 'void'`,
-		`UPDATE tail SET data = x'00' WHERE pos = (SELECT max(pos) FROM tail)`,
-		`REPLACE INTO tail (pos, ` + tail + `, data) SELECT pos, ` + tail + `, x'00' FROM tail`,
+		`DELETE FROM tail WHERE first_pos = (SELECT max(first_pos) FROM tail)`,
+		`UPDATE tail SET last_pos = last_pos + 1`,
+		`UPDATE tail SET data = x'00' WHERE first_pos = (SELECT max(first_pos) FROM tail)`,
+		`REPLACE INTO tail (` + tail + `, data) SELECT ` + tail + `, x'00' FROM tail`,
 		`INSERT INTO tail SELECT * FROM tail WHERE true ON CONFLICT DO UPDATE SET data = x'00'`,
 	} {
 		if _, err := db.Exec(statement); err == nil {
@@ -711,7 +728,8 @@ func TestRowsOfRunsAreIndexed(t *testing.T) {
 	}
 }
 
-// TestSealedApart records runs that go on at the same pace: no transaction seals the tails of many.
+// TestSealedApart records runs that go on at the same pace: no transaction seals the tails of many, a run's tail has a row for each
+// batch, and no segment is of the few events that were one too many for the one before.
 func TestSealedApart(t *testing.T) {
 	t.Parallel()
 	const runs, each = 32, 14
@@ -729,5 +747,9 @@ func TestSealedApart(t *testing.T) {
 		FROM (SELECT count(*) AS n FROM segments GROUP BY (last_pos - 1) / %d)`, runs, runs*each))
 	if got[0] != "few=1 all_sealed=1 " {
 		t.Errorf("%s: %v", got[0], rowsOf(t, db, fmt.Sprintf(`SELECT (last_pos - 1) / %d AS batch, count(*) AS n FROM segments GROUP BY batch`, runs*each)))
+	}
+	const parts = `SELECT (SELECT min(events) >= 200 AND max(events) <= 1000 FROM segments) AS segments_fit, (SELECT min(events) >= %d FROM tail) AS whole`
+	if got := rowsOf(t, db, fmt.Sprintf(parts, each/2)); got[0] != "segments_fit=1 whole=1 " {
+		t.Errorf("%s: %v", got[0], rowsOf(t, db, `SELECT run, events FROM segments UNION ALL SELECT run, events FROM tail`))
 	}
 }

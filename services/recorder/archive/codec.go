@@ -11,9 +11,11 @@ import (
 	"code.wake.dev/wake/services/recorder/internal/database"
 )
 
-// Columns says how a segment's data is written: [columns], in a zstd frame with a
-// checksum, with [dictionary]. Another dictionary, or other columns, are another codec.
-const Columns = 2
+// How data is written. Another dictionary, or other columns, are another codec.
+const (
+	Columns = 2 // a segment's: [columns], in a zstd frame with a checksum, with [dictionary]
+	Loose   = 3 // a tail's: [columns] as they are
+)
 
 // dictionary is what many recordings of agents have in common, the most common
 // last. `go test -tags shareddata -run SharedDataDictionary ./services/recorder -update` made it.
@@ -61,19 +63,26 @@ func (z *Codec) Pack(list []Event) []byte {
 	return z.packed
 }
 
-// Unpack appends the events of a segment, which share memory, to a list.
+// PackLoose returns the data of a part of a tail. It is valid until the next call.
+func (z *Codec) PackLoose(list []Event) []byte { return z.packing.pack(list) }
+
+// Unpack appends the events of a segment, or of a part of a tail, to a list. They share memory, of which data isn't a part.
 func (z *Codec) Unpack(list []Event, codec int, data []byte) ([]Event, error) {
-	if codec != Columns {
-		return nil, fmt.Errorf("%w: codec %d", ErrSegment, codec)
-	}
 	c, ok := z.reading.Get().(*columns)
 	if !ok {
 		c = new(columns)
 	}
 	defer z.reading.Put(c)
-	raw, err := z.Dec.DecodeAll(data, c.raw[:0])
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrSegment, err)
+	switch codec {
+	case Columns:
+		raw, err := z.Dec.DecodeAll(data, c.raw[:0])
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrSegment, err)
+		}
+		return c.unpack(list, raw)
+	case Loose:
+		return c.unpack(list, append(c.raw[:0], data...))
+	default:
+		return nil, fmt.Errorf("%w: codec %d", ErrSegment, codec)
 	}
-	return c.unpack(list, raw)
 }

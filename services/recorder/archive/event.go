@@ -8,7 +8,6 @@ import (
 	"code.wake.dev/wake/internal/chain"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/pkg/wire"
-	"code.wake.dev/wake/services/recorder/internal/table"
 )
 
 // Entry is what the stream gave, as far as recording it again needs that.
@@ -46,14 +45,7 @@ type Event struct {
 	Mark string     // "", void, bad (no event) or recorder (written by it)
 	Note string     // why it is marked
 	Data []byte     // as stored
-	Link chain.Link // of the chain, after it; of an event in a segment zero
-}
-
-// OfTail is an event of a tail.
-func OfTail(t *table.Tail) Event {
-	s := Event{Pos: t.Pos, Time: t.Time, Mark: t.Mark, Note: t.Note, Data: t.Data}
-	copy(s.Link[:], t.Hash)
-	return s
+	Link chain.Link // of the chain, after it; zero of what was read, but for the last one of each part of a tail
 }
 
 // Kind is what the event's type says, or "" of what is no event.

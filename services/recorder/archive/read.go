@@ -45,7 +45,7 @@ func (t *Tx) Chunk(ctx context.Context, run int64, from, to uint64) (list []Even
 		Scan(&n, &first, &last, &codec, &data)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		list, err = t.readTail(ctx, run, from, to)
+		list, err = t.Tail(ctx, run, from, to)
 		return list, false, err
 	case err != nil:
 		return nil, false, err
@@ -55,20 +55,33 @@ func (t *Tx) Chunk(ctx context.Context, run int64, from, to uint64) (list []Even
 	if list, err = t.Codec.Unpack(nil, codec, data); err != nil {
 		return nil, false, fmt.Errorf("segment %d, positions %d to %d: %w", n, first, last, err)
 	}
-	list = slices.DeleteFunc(list, func(s Event) bool { return s.Pos < from || s.Pos > to })
+	list = dropOutside(list, from, to)
 	return list, len(list) > 0 && last < to, nil
 }
 
-func (t *Tx) readTail(ctx context.Context, run int64, from, to uint64) (list []Event, err error) {
-	var s Event
-	text := `SELECT pos, time, mark, note, data FROM tail WHERE run = ?1 AND pos >= ?2 AND pos <= ?3 ORDER BY pos`
-	for err := range t.Each(ctx, text, []any{run, from, to}, &s.Pos, &s.Time, &s.Mark, &s.Note, &s.Data) {
-		if err != nil {
-			return nil, err
+// Tail returns the events of a run that aren't sealed, from position from to position to.
+func (t *Tx) Tail(ctx context.Context, run int64, from, to uint64) (list []Event, err error) {
+	var first uint64
+	var hash, data sql.RawBytes
+	text := `SELECT first_pos, hash, data FROM tail WHERE run = ?1 AND last_pos >= ?2 AND first_pos <= ?3 ORDER BY first_pos`
+	for err := range t.Each(ctx, text, []any{run, from, to}, &first, &hash, &data) {
+		before := len(list)
+		if err == nil {
+			list, err = t.Codec.Unpack(list, Loose, data)
 		}
-		list = append(list, s)
+		if err != nil {
+			return nil, fmt.Errorf("tail, from position %d: %w", first, err)
+		}
+		if len(list) > before {
+			copy(list[len(list)-1].Link[:], hash)
+		}
 	}
-	return list, nil
+	return dropOutside(list, from, to), nil
+}
+
+// dropOutside drops the events of a run that aren't from position from to position to.
+func dropOutside(list []Event, from, to uint64) []Event {
+	return slices.DeleteFunc(list, func(e Event) bool { return e.Pos < from || e.Pos > to })
 }
 
 // Window is the number of positions of all runs that are read at once.
@@ -90,12 +103,13 @@ func (t *Tx) Window(ctx context.Context, from, to uint64) (list []Event, more bo
 // more than that.
 func (t *Tx) Within(ctx context.Context, from, to uint64, most int) (list []Event, last uint64, err error) {
 	w := within{from: uint64(database.Clamp(from)), to: uint64(database.Clamp(to)), most: most}
-	var run string
-	var n, codec int
+	var run, part string
+	var codec int
 	var first uint64
 	var data sql.RawBytes
-	segments := `SELECT r.run, s.n, s.first_pos, s.codec, s.data FROM segments s JOIN runs r ON r.id = s.run WHERE s.last_pos >= ?1 AND s.first_pos <= ?2`
-	for err := range t.Each(ctx, segments, []any{w.from, w.to}, &run, &n, &first, &codec, &data) {
+	parts := `SELECT r.run, 'segment ' || s.n, s.first_pos, s.codec, s.data FROM segments s JOIN runs r ON r.id = s.run WHERE s.last_pos >= ?1 AND s.first_pos <= ?2
+		UNION ALL SELECT r.run, 'tail', t.first_pos, ?3, t.data FROM tail t JOIN runs r ON r.id = t.run WHERE t.last_pos >= ?1 AND t.first_pos <= ?2`
+	for err := range t.Each(ctx, parts, []any{w.from, w.to, Loose}, &run, &part, &first, &codec, &data) {
 		if err != nil {
 			return nil, 0, err
 		}
@@ -107,19 +121,9 @@ func (t *Tx) Within(ctx context.Context, from, to uint64, most int) (list []Even
 		}
 		before := len(w.list)
 		if w.list, err = t.Codec.Unpack(w.list, codec, data); err != nil {
-			return nil, 0, fmt.Errorf("run %s, segment %d: %w", run, n, err)
+			return nil, 0, fmt.Errorf("run %s, %s: %w", run, part, err)
 		}
 		w.keepFrom(before, run)
-	}
-	var e Event
-	tail := `SELECT r.run, t.pos, t.time, t.mark, t.note, t.data FROM tail t JOIN runs r ON r.id = t.run WHERE t.pos >= ?1 AND t.pos <= ?2`
-	for err := range t.Each(ctx, tail, []any{w.from, w.to}, &run, &e.Pos, &e.Time, &e.Mark, &e.Note, &data) {
-		if err != nil {
-			return nil, 0, err
-		}
-		e.Data = bytes.Clone(data)
-		w.list = append(w.list, e)
-		w.keepFrom(len(w.list)-1, run)
 	}
 	sortDense(w.list)
 	return w.list, w.to, nil
@@ -148,7 +152,7 @@ func (w *within) keepFrom(before int, run string) {
 	fresh := w.list[before:]
 	part := len(fresh) > 0 && (fresh[0].Pos < w.from || fresh[len(fresh)-1].Pos > w.to)
 	if part {
-		fresh = slices.DeleteFunc(fresh, func(e Event) bool { return e.Pos < w.from || e.Pos > w.to })
+		fresh = dropOutside(fresh, w.from, w.to)
 	}
 	for i := range fresh {
 		fresh[i].Run = run
@@ -218,7 +222,7 @@ func firstHalf(list []Event) (first []Event, size int) {
 func (a *Archive) Newest(ctx context.Context) (Event, error) {
 	list, err := Ask(ctx, a, func(t *Tx) (list []Event, err error) {
 		var pos uint64
-		const query = `SELECT coalesce(max(pos), 0) FROM (SELECT max(last_pos) AS pos FROM segments UNION ALL SELECT max(pos) FROM tail) AS kept`
+		const query = `SELECT coalesce(max(pos), 0) FROM (SELECT max(last_pos) AS pos FROM segments UNION ALL SELECT max(last_pos) FROM tail) AS kept`
 		if err = t.Row(ctx, query).Scan(&pos); err == nil {
 			list, _, err = t.Window(ctx, pos, pos)
 		}

@@ -1,9 +1,11 @@
 package index
 
 import (
+	"bytes"
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 
 	"code.wake.dev/wake/internal/chain"
 	"code.wake.dev/wake/services/recorder/archive"
@@ -26,20 +28,25 @@ func (w *writer) writeEvents(r *runRow) error {
 	if w.x.scratch || len(r.fresh) == 0 && (!over || r.TailEvents == 0) {
 		return nil
 	}
-	events, size := r.TailEvents+int64(len(r.fresh)), r.TailBytes+int64(r.freshBytes)
-	full := events >= r.segmentEvents() || size >= segmentBytes || len(r.fresh) >= directEvents || r.freshBytes >= directBytes
-	if full || over {
-		return w.sealTail(r)
+	if over || len(r.fresh) >= directEvents || r.freshBytes >= directBytes {
+		return w.sealTail(r, r.fresh)
 	}
-	for i := range r.fresh {
-		s := &r.fresh[i]
-		w.queueRow(addTail, &table.Tail{Pos: s.Pos, Run: r.ID, Time: s.Time, Mark: s.Mark, Note: s.Note, Hash: s.Link[:], Data: s.Data})
+	if r.TailEvents+int64(len(r.fresh)) > r.segmentEvents() || r.TailBytes+int64(r.freshBytes) > segmentBytes {
+		if err := w.sealTail(r, nil); err != nil {
+			return err
+		}
 	}
-	r.TailEvents, r.TailBytes = events, size
+	first, last := &r.fresh[0], &r.fresh[len(r.fresh)-1]
+	w.queueRow(addTail, &table.Tail{
+		Run: r.ID, FirstPos: first.Pos, LastPos: last.Pos, LastTime: last.Time, Events: int64(len(r.fresh)), Hash: last.Link[:],
+		Data: bytes.Clone(w.x.Codec.PackLoose(r.fresh)),
+	})
+	r.TailEvents += int64(len(r.fresh))
+	r.TailBytes += int64(r.freshBytes)
 	return nil
 }
 
-// segmentEvents returns how many events the tail of a run is sealed with. It differs from run to run for the first segment, so that
+// segmentEvents returns how many events the tail of a run has at most. It differs from run to run for the first segment, so that
 // runs that go on at the same pace aren't all sealed at once: 64 of them took half a second, for which all else waited.
 func (r *runRow) segmentEvents() int64 {
 	const least, step = archive.SegmentEvents / 4, 619 // a step of the golden section spreads runs evenly that begin together
@@ -49,23 +56,21 @@ func (r *runRow) segmentEvents() int64 {
 	return least + r.ID*step%(archive.SegmentEvents-least)
 }
 
-// sealTail writes the tail of a run and the batch's events as segments.
-func (w *writer) sealTail(r *runRow) error {
+// sealTail writes the tail of a run, and events behind it, as segments.
+func (w *writer) sealTail(r *runRow, fresh []archive.Event) error {
 	prev, err := w.sealedLink(r)
 	if err != nil {
 		return err
 	}
-	list, err := w.readTail(r)
-	if err != nil {
-		return err
+	list := fresh
+	n, size := int(r.TailEvents), int(r.TailBytes) // the tail is all in one segment
+	if n > 0 {
+		if list, err = w.readTail(r); err != nil {
+			return err
+		}
+		list = append(list, fresh...)
 	}
-	if len(list) == 0 {
-		list = r.fresh
-	} else {
-		list = append(list, r.fresh...)
-	}
-	for len(list) > 0 {
-		n, size := 0, 0
+	for ; len(list) > 0; n, size = 0, 0 {
 		for n < len(list) && n < archive.SegmentEvents && size < segmentBytes {
 			size += len(list[n].Data)
 			n++
@@ -107,19 +112,13 @@ func (w *writer) sealedLink(r *runRow) (l chain.Link, err error) {
 }
 
 // readTail reads the tail of a run.
-func (w *writer) readTail(r *runRow) (list []archive.Event, err error) {
-	if r.TailEvents == 0 {
-		return nil, nil
+func (w *writer) readTail(r *runRow) ([]archive.Event, error) {
+	list, err := w.tx.Tail(w.ctx, r.ID, 0, math.MaxInt64)
+	if err == nil && int64(len(list)) != r.TailEvents {
+		err = fmt.Errorf("the tail has %d events instead of %d: the file is damaged", len(list), r.TailEvents)
 	}
-	var t table.Tail
-	for err := range w.tx.Each(w.ctx, w.tx.Whole("tail")+` WHERE run = ?1 ORDER BY pos`, []any{r.ID}, table.Fields(&t)...) {
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, archive.OfTail(&t))
-	}
-	if int64(len(list)) != r.TailEvents {
-		return nil, fmt.Errorf("run %q: the tail has %d events instead of %d: the file is damaged", r.RunID, len(list), r.TailEvents)
+	if err != nil {
+		return nil, fmt.Errorf("run %q: %w", r.RunID, err)
 	}
 	return list, nil
 }

@@ -279,7 +279,7 @@ func isIdle(ctx context.Context, t *archive.Tx, run string) (idle bool, err erro
 
 func (d *Deleter) expireOld(ctx context.Context, r Policy, now time.Time) (deleted int, err error) {
 	old, err := d.expiredRuns(ctx, `SELECT r.id, r.run, s.size`+endedRuns+`
-		AND s.ended < ?1 AND NOT EXISTS (SELECT 1 FROM tail WHERE tail.run = r.id AND tail.time >= ?1) ORDER BY s.ended`, now.Add(-r.Age).UnixMilli())
+		AND s.ended < ?1 AND NOT EXISTS (SELECT 1 FROM tail WHERE tail.run = r.id AND tail.last_time >= ?1) ORDER BY s.ended`, now.Add(-r.Age).UnixMilli())
 	for _, e := range old {
 		done, markErr := d.expireRun(ctx, e.Target, deletedByAge, r, now)
 		if markErr != nil {

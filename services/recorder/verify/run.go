@@ -106,24 +106,21 @@ func (v *verifier) checkEvents(ctx context.Context, r *runCheck) (tailEvents int
 	if err := v.checkSegments(ctx, r); err != nil || !r.tailed {
 		return 0, err
 	}
-	var kept table.Tail
-	for err := range v.t.Each(ctx, v.t.Whole("tail")+` WHERE run = ?1 ORDER BY pos`, []any{r.ID}, table.Fields(&kept)...) {
+	var is table.Tail
+	for err := range v.t.Each(ctx, v.t.Whole("tail")+` WHERE run = ?1 ORDER BY first_pos`, []any{r.ID}, table.Fields(&is)...) {
 		if err != nil {
 			r.broken = true
 			return tailEvents, v.noteFailure(ctx, Damage{Table: "tail", Run: r.RunID}, err)
 		}
-		s, hash := archive.OfTail(&kept), kept.Hash
-		tailEvents++
-		r.tailSize += int64(len(s.Data))
-		at := Damage{Table: "tail", Run: r.RunID, From: s.Pos}
-		if err := v.checkEvent(ctx, r, &s, at); err != nil {
+		list, err := v.checkPart(ctx, r, &table.Segment{
+			FirstPos: is.FirstPos, LastPos: is.LastPos, LastTime: is.LastTime, Events: is.Events, Hash: is.Hash, Codec: archive.Loose, Data: is.Data,
+		}, Damage{Table: "tail", Run: r.RunID, From: is.FirstPos, To: is.LastPos})
+		if err != nil {
 			return tailEvents, err
 		}
-		if !bytes.Equal(hash, r.link[:]) {
-			r.broken = true
-			at.Problem = "the event doesn't have the hash that was computed when it was recorded: it was changed, or what was before it"
-			v.addDamage(at)
-			copy(r.link[:], hash)
+		tailEvents += int64(len(list))
+		for i := range list {
+			r.tailSize += int64(len(list[i].Data))
 		}
 	}
 	return tailEvents, nil
@@ -156,50 +153,61 @@ func (v *verifier) checkSegments(ctx context.Context, r *runCheck) error {
 // checkSegment checks one segment, which should be number n.
 func (v *verifier) checkSegment(ctx context.Context, r *runCheck, is *table.Segment, n int64) error {
 	at := Damage{Table: "segments", Run: r.RunID, Segment: is.N, From: is.FirstPos, To: is.LastPos}
-	wrong := func(column, format string, args ...any) {
-		d := at
-		d.Column, d.Problem = column, fmt.Sprintf(format, args...)
-		r.broken = true
-		v.addDamage(d)
-	}
 	if is.N != n {
-		wrong("n", "it should be segment %d: one is missing, or there is one too many", n)
+		v.addBreak(r, at, "n", "it should be segment %d: one is missing, or there is one too many", n)
 	}
 	if !bytes.Equal(is.Prev, r.link[:]) {
-		wrong("prev", "it isn't the hash after the event before")
+		v.addBreak(r, at, "prev", "it isn't the hash after the event before")
 		copy(r.link[:], is.Prev)
 	}
+	list, err := v.checkPart(ctx, r, is, at)
+	if err == nil && len(list) > 0 && is.FirstTime != list[0].Time {
+		v.addBreak(r, at, "first_time", wrongBound, is.FirstTime, list[0].Time)
+	}
+	return err
+}
+
+const wrongBound = "it is %d, the events say %d"
+
+// addBreak tells of a damage behind which nothing can be derived from the run's events.
+func (v *verifier) addBreak(r *runCheck, at Damage, column, format string, args ...any) {
+	r.broken = true
+	at.Column, at.Problem = column, fmt.Sprintf(format, args...)
+	v.addDamage(at)
+}
+
+// checkPart checks the events of a segment, or of a part of a tail, and what it says of them. It returns them.
+func (v *verifier) checkPart(ctx context.Context, r *runCheck, is *table.Segment, at Damage) ([]archive.Event, error) {
 	list, err := v.t.Codec.Unpack(nil, is.Codec, is.Data)
 	if err != nil {
-		wrong("data", "%v", err)
+		v.addBreak(r, at, "data", "%v", err)
 	}
 	for i := range list {
 		if err := v.checkEvent(ctx, r, &list[i], at); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if len(list) > 0 {
-		first, last := &list[0], &list[len(list)-1]
+		last := &list[len(list)-1]
 		for _, c := range []struct {
 			column   string
 			is, want int64
 		}{
-			{"first_pos", int64(is.FirstPos), int64(first.Pos)},
+			{"first_pos", int64(is.FirstPos), int64(list[0].Pos)},
 			{"last_pos", int64(is.LastPos), int64(last.Pos)},
-			{"first_time", is.FirstTime, first.Time},
 			{"last_time", is.LastTime, last.Time},
 			{"events", is.Events, int64(len(list))},
 		} {
 			if c.is != c.want {
-				wrong(c.column, "it is %d, the events say %d", c.is, c.want)
+				v.addBreak(r, at, c.column, wrongBound, c.is, c.want)
 			}
 		}
 		if !bytes.Equal(is.Hash, r.link[:]) {
-			wrong("hash", "the events don't have the hash that was computed when they were recorded: one of them was changed, or the hash")
+			v.addBreak(r, at, "hash", "the events don't have the hash that was computed when they were recorded: one of them was changed, or the hash")
 		}
 	}
 	copy(r.link[:], is.Hash)
-	return nil
+	return list, nil
 }
 
 // checkEvent checks one event. at is where it is.

@@ -9,7 +9,7 @@ import (
 
 // baseline is the version of the first schema that is released. Only the developers
 // ever had stores of lower ones.
-const baseline = 18
+const baseline = 19
 
 // upgrades lead from one released version to the next, the first of them from
 // baseline, in SQLite and in PostgreSQL. A step is never changed once it is

@@ -20,6 +20,7 @@ CREATE FUNCTION next_node() RETURNS BIGINT LANGUAGE sql VOLATILE SET search_path
 ALTER TABLE runs ALTER id SET DEFAULT next_run();
 ALTER TABLE nodes ALTER id SET DEFAULT next_node();
 ALTER TABLE segments ALTER data SET STORAGE EXTERNAL; -- it is packed already
+ALTER TABLE tail ALTER data SET STORAGE EXTERNAL; -- it soon will be
 `
 
 // postgresKeep refuses to change events, or to delete those that aren't kept
@@ -38,7 +39,7 @@ BEGIN
 END $$;
 CREATE FUNCTION tail_stay() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
-	IF (SELECT s.first_pos <= OLD.pos FROM segments s WHERE s.run = OLD.run AND s.last_pos >= OLD.pos ORDER BY s.last_pos LIMIT 1)
+	IF (SELECT s.first_pos <= OLD.first_pos FROM segments s WHERE s.run = OLD.run AND s.last_pos >= OLD.last_pos ORDER BY s.last_pos LIMIT 1)
 		OR EXISTS (SELECT FROM retired JOIN runs USING (run) WHERE runs.id = OLD.run) THEN
 		RETURN OLD;
 	END IF;

@@ -88,13 +88,13 @@ CREATE TRIGGER segments_keep BEFORE UPDATE ON segments BEGIN
 	SELECT RAISE (ROLLBACK, 'events are never changed');
 END;
 CREATE TRIGGER tail_stay BEFORE DELETE ON tail
-	WHEN NOT coalesce((SELECT first_pos <= OLD.pos FROM segments WHERE run = OLD.run AND last_pos >= OLD.pos ORDER BY last_pos LIMIT 1), 0)
+	WHEN NOT coalesce((SELECT first_pos <= OLD.first_pos FROM segments WHERE run = OLD.run AND last_pos >= OLD.last_pos ORDER BY last_pos LIMIT 1), 0)
 	AND NOT EXISTS (SELECT 1 FROM retired JOIN runs USING (run) WHERE runs.id = OLD.run)
 BEGIN
 	SELECT RAISE (ROLLBACK, 'events are deleted only when they are sealed');
 END;
 CREATE TRIGGER tail_once BEFORE INSERT ON tail
-	WHEN EXISTS (SELECT 1 FROM tail WHERE pos = NEW.pos)
+	WHEN EXISTS (SELECT 1 FROM tail WHERE run = NEW.run AND first_pos = NEW.first_pos)
 BEGIN
 	SELECT RAISE (ROLLBACK, 'events are never replaced');
 END;

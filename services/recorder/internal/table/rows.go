@@ -289,15 +289,15 @@ type Segment struct {
 	Data      []byte `db:"data"`
 }
 
-// Tail is an event that isn't sealed yet.
+// Tail is what a batch has brought of a run, and what isn't sealed yet.
 type Tail struct {
-	Pos  uint64 `db:"pos"`
-	Run  int64  `db:"run,runs"`
-	Time int64  `db:"time" note:"when the stream stored it"`
-	Mark string `db:"mark" note:"empty, void, bad or recorder (written by it)"`
-	Note string `db:"note" note:"why it is marked"`
-	Hash []byte `db:"hash" note:"of the hash chain, after it"`
-	Data []byte `db:"data" note:"as stored"`
+	Run      int64  `db:"run,runs"`
+	FirstPos uint64 `db:"first_pos"`
+	LastPos  uint64 `db:"last_pos"`
+	LastTime int64  `db:"last_time"`
+	Events   int64  `db:"events"`
+	Hash     []byte `db:"hash" note:"of the hash chain, after the last event"`
+	Data     []byte `db:"data" note:"as in a segment, but not packed"`
 }
 
 // Blob is a large field.

@@ -87,8 +87,10 @@ func All() Tables {
 			Key: []string{"run", "n"}, Batch: 8, Apart: true,
 			Indexes: []Index{{Name: "segments_run", Columns: "run, last_pos, first_pos"}, {Name: "segments_pos", Columns: "last_pos, first_pos"}},
 		},
-		// By run: sealing reads and deletes the events of one, of which there are a thousand between those of all others.
-		{Name: "tail", Note: "event that isn't sealed yet", Columns: columnsOf[Tail](), Key: []string{"run", "pos"}, Indexes: []Index{{Name: "tail_pos", Columns: "pos"}}},
+		{
+			Name: "tail", Note: "run and batch: events that aren't sealed yet", Columns: columnsOf[Tail](), Key: []string{"run", "first_pos"}, Apart: true,
+			Indexes: []Index{{Name: "tail_pos", Columns: "last_pos, first_pos"}},
+		},
 		{Name: "blobs", Note: "large field", Columns: columnsOf[Blob](), Key: []string{"sha256"}},
 		{
 			Name: "deleted", Note: "run that was deleted, until its events are removed", Columns: columnsOf[Deleted](), Key: []string{"run"},
