@@ -137,6 +137,27 @@ func TestConsumeAhead(t *testing.T) {
 	})
 }
 
+// A few entries are waited for until Wait is over, many that came at once for a moment.
+func TestConsumeAheadOfMany(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		for n, want := range map[int]time.Duration{3: 800 * time.Millisecond, 20: 100 * time.Millisecond} {
+			p := one(t, eventlog.Options{})
+			fill(t, p, n)
+			s := newService(p, "recorder")
+			s.c.Batch, s.c.Ahead, s.c.Wait = 320, 1000, 800*time.Millisecond
+			began, took := time.Now(), time.Duration(0)
+			s.before = func([]eventlog.Entry) error {
+				took = time.Since(began)
+				return nil
+			}
+			s.until(t, uint64(n))
+			if took < want || took > want+50*time.Millisecond {
+				t.Errorf("%d entries were handled after %v, want %v", n, took, want)
+			}
+		}
+	})
+}
+
 // What came while entries were handled is handled then, though the server has said
 // something since and nothing more comes.
 func TestConsumeAheadOfSilence(t *testing.T) {
