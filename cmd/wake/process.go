@@ -124,6 +124,7 @@ func (p *process) prepareLog(ctx context.Context, nc *nats.Conn) error {
 	p.metrics.MustRegister(p.log)
 	p.group.Add("log", p.log.Run)
 	p.group.Add("health", p.publishHealth)
+	p.group.Add("memory", releaseMemory)
 	return nil
 }
 
