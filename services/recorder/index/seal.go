@@ -31,7 +31,7 @@ func (w *writer) writeEvents(r *runRow) error {
 	if over || len(r.fresh) >= directEvents || r.freshBytes >= directBytes {
 		return w.sealTail(r, r.fresh)
 	}
-	if r.TailEvents+int64(len(r.fresh)) > r.segmentEvents() || r.TailBytes+int64(r.freshBytes) > segmentBytes {
+	if r.TailEvents+int64(len(r.fresh)) > r.segmentEvents() || r.TailBytes+int64(r.freshBytes) >= segmentBytes {
 		if err := w.sealTail(r, nil); err != nil {
 			return err
 		}
@@ -63,14 +63,14 @@ func (w *writer) sealTail(r *runRow, fresh []archive.Event) error {
 		return err
 	}
 	list := fresh
-	n, size := int(r.TailEvents), int(r.TailBytes) // the tail is all in one segment
-	if n > 0 {
+	if r.TailEvents > 0 {
 		if list, err = w.readTail(r); err != nil {
 			return err
 		}
 		list = append(list, fresh...)
 	}
-	for ; len(list) > 0; n, size = 0, 0 {
+	for len(list) > 0 { // the tail is in the first one: it is smaller
+		n, size := 0, 0
 		for n < len(list) && n < archive.SegmentEvents && size < segmentBytes {
 			size += len(list[n].Data)
 			n++
