@@ -35,7 +35,7 @@ func boundGarbage() {
 
 // Bounds of what a process at rest keeps of the memory that it once needed.
 const (
-	quietTime   = 15 * time.Second // without a collection
+	quietTime  = 15 * time.Second // without a collection
 	keptMemory = 48 << 20
 )
 
