@@ -42,7 +42,7 @@ const (
 // heap is what the collector says: how often it has collected, and how many bytes nothing needs.
 type heap struct{ cycles, spare uint64 }
 
-// readHeap reads it.
+// readHeap reads what the collector says.
 func readHeap() heap {
 	list := []metrics.Sample{
 		{Name: "/gc/cycles/total:gc-cycles"}, {Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/objects:bytes"}, {Name: "/gc/heap/live:bytes"},

@@ -25,7 +25,7 @@ type Consumer struct {
 	From    wire.Position // the last position that the service has saved; its Seq 0: none
 	Kinds   []wire.Kind   // of the events that are handed over; none: all
 	Batch   int           // entries per call of handle at most, default 500
-	Wait    time.Duration // how long to wait for more after the first, default 100 ms; if many came at once an eighth of it
+	Wait    time.Duration // how long to wait for more after the first, default 100 ms; with Ahead an eighth of that behind each, once there are many
 	// Ahead lets entries be gathered while handle is at work, up to this many: then
 	// it is called with Batch or more, at most Ahead or 8 MiB of them. 0: while it is
 	// at work, nothing is read.
@@ -415,7 +415,7 @@ func (s *consumption) takeMore(ctx context.Context, g *gatheredBatch) error {
 		return err
 	case ok:
 		return s.gatherMessage(m, g)
-	case len(g.entries) >= s.c.Batch/32: // the server tells of many at once, and then of none for a while
+	case len(g.entries) >= max(2, s.c.Batch/32): // the server tells of many at once, and then of none for a while
 		silence, cancel := context.WithTimeout(ctx, s.c.Wait/8)
 		defer cancel()
 		return s.takeMessage(silence, g)

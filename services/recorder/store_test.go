@@ -59,7 +59,7 @@ func dump(t testing.TB, path string) map[string][]string {
 	return tables
 }
 
-// eventMarks returns where the events of a store are, whose they are, their marks and the bytes of their data.
+// eventMarks returns the positions of the events of a store, the runs that have them, their marks and the bytes of their data.
 func eventMarks(t testing.TB, path string) (list []string) {
 	t.Helper()
 	s, err := recorder.OpenReadOnly(t.Context(), path)
@@ -450,6 +450,7 @@ func TestEventsStayAsTheyAre(t *testing.T) {
 		`UPDATE tail SET last_pos = last_pos + 1`,
 		`UPDATE tail SET data = x'00' WHERE first_pos = (SELECT max(first_pos) FROM tail)`,
 		`REPLACE INTO tail (` + tail + `, data) SELECT ` + tail + `, x'00' FROM tail`,
+		`REPLACE INTO tail (rowid, ` + tail + `, data) SELECT rowid, run, 99999` + strings.TrimPrefix(tail, "run, first_pos") + `, x'00' FROM tail LIMIT 1`,
 		`INSERT INTO tail SELECT * FROM tail WHERE true ON CONFLICT DO UPDATE SET data = x'00'`,
 	} {
 		if _, err := db.Exec(statement); err == nil {

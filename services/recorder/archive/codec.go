@@ -14,7 +14,7 @@ import (
 // How data is written. Another dictionary, or other columns, are another codec.
 const (
 	Columns = 2 // a segment's: [columns], in a zstd frame with a checksum, with [dictionary]
-	Loose   = 3 // a tail's: [columns] as they are
+	Loose   = 3 // a tail's, which has no column that says so: [columns] as they are
 )
 
 // dictionary is what many recordings of agents have in common, the most common

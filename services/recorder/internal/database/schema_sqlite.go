@@ -95,6 +95,7 @@ BEGIN
 END;
 CREATE TRIGGER tail_once BEFORE INSERT ON tail
 	WHEN EXISTS (SELECT 1 FROM tail WHERE run = NEW.run AND first_pos = NEW.first_pos)
+	OR EXISTS (SELECT 1 FROM tail WHERE rowid = NEW.rowid)
 BEGIN
 	SELECT RAISE (ROLLBACK, 'events are never replaced');
 END;
