@@ -29,19 +29,21 @@ func TestMemoryIsLeft(t *testing.T) {
 	}
 }
 
-// What nothing needs any more is given back after a while in which nothing is collected.
+// What nothing needs any more is given back after a while in which nothing is collected. The collector may be faster, as it is with the
+// race detector: only without that does the test fail where nothing else gives memory back.
 func TestReleaseMemory(t *testing.T) {
 	const size = 4 * keptMemory
 	synctest.Test(t, func(t *testing.T) {
-		runtime.KeepAlive(make([]byte, size))
+		left := make(chan byte)
+		go func() { left <- make([]byte, size)[len(t.Name())] }() // on a stack of its own, which goes
+		<-left
 		runtime.GC()
-		before := readHeap()
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- releaseMemory(ctx) }()
 		<-time.After(10 * quietTime)
-		if after := readHeap(); before.spare < size/2 || after.spare > before.spare/2 {
-			t.Errorf("%d MiB were spare, and %d MiB afterwards", before.spare>>20, after.spare>>20)
+		if h := readHeap(); h.spare > keptMemory {
+			t.Errorf("%d MiB are spare", h.spare>>20)
 		}
 		cancel()
 		if err := <-ended; err != nil {
