@@ -1,13 +1,16 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // alsoFlag adds the flag for the prefixes of further installations on the same server.
@@ -44,4 +47,19 @@ func lineFor(verb, run string, several bool) string {
 		return fmt.Sprintf("wake %s %s", verb, run)
 	}
 	return fmt.Sprintf("wake %s %s --prefix %s", verb, id, prefix)
+}
+
+// hintPrefix has the error of a verb, that there is no run, say how to ask for one of another installation, as --also names them.
+func (a *app) hintPrefix(cmd *cobra.Command, args []string, err error) error {
+	e, unknown := errors.AsType[*wire.APIError](err)
+	if unknown = unknown && e.Code == wire.CodeRunNotFound && len(args) > 0; !unknown {
+		return err
+	}
+	prefix, run, cut := strings.Cut(args[0], ":")
+	if _, bad := subjects.New(prefix); !cut || bad != nil || subjects.CheckID(run) != nil {
+		return err
+	}
+	told := *e
+	told.Hint = "of another installation: " + lineFor(strings.TrimPrefix(cmd.CommandPath(), "wake "), args[0], true)
+	return &told
 }

@@ -96,6 +96,9 @@ func (a *app) completeVerb(cmd *cobra.Command) {
 	}
 	if names := strings.Fields(cmd.Use)[1:]; len(names) > 0 && strings.HasPrefix(strings.Trim(names[0], "[{"), "RUN") {
 		cmd.Long += "\n\n" + runHelp
+		if run := cmd.RunE; run != nil {
+			cmd.RunE = func(cmd *cobra.Command, args []string) error { return a.hintPrefix(cmd, args, run(cmd, args)) }
+		}
 		if cmd.ValidArgsFunction == nil {
 			cmd.ValidArgsFunction = a.completeRun
 		}

@@ -210,13 +210,19 @@ func (m *meter) conclude(done, of int64) {
 	}
 }
 
-// countEvents passes events on and counts them.
+// countEvents passes events on and counts them, and those that are to come, where the reader knows of them.
 func (m *meter) countEvents(events export.Events) iter.Seq2[eventlog.Entry, error] {
 	return func(yield func(eventlog.Entry, error) bool) {
-		n := int64(0)
+		n, of := int64(0), int64(0)
 		for e, err := range events {
-			if n++; n%256 == 0 {
-				m.add(256)
+			if e.Behind > 0 {
+				of = n + 1 + int64(e.Behind) //nolint:gosec // a count
+			}
+			if n++; n > of {
+				of = 0
+			}
+			if n%256 == 0 {
+				m.note(n, of)
 			}
 			if !yield(e, err) {
 				return

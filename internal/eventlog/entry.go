@@ -26,7 +26,7 @@ type Entry struct {
 	Trace   string      // to which trace it belongs, or "", see [tracing.Parent]; of a batch its first event says so
 	User    string      // of a command: the user that gave it, in the word of the server; "": the server doesn't say
 	Event   *wire.Event // nil if Err is set
-	Behind  uint64      // messages that a [Consumer] has still to read, as of this one; of other readers 0
+	Behind  uint64      // messages of its subjects that follow in the stream, as of this one; 0 also where the reader doesn't know
 	// Err says why Data isn't an event of its subject. Such an entry is poison: it
 	// is set aside with [Log.DeadLetter] and skipped.
 	Err error
@@ -67,7 +67,7 @@ func Entries(messages iter.Seq2[Message, error], names subjects.Names, keys *sea
 // EntryOf makes an Entry of a message. It never fails: what can't be read is an entry
 // with Err.
 func EntryOf(m Message, names subjects.Names, keys *seal.Keys) Entry {
-	e := Entry{Pos: m.Pos, Time: m.Time, Subject: m.Subject, Data: m.Data, Trace: m.Trace}
+	e := Entry{Pos: m.Pos, Time: m.Time, Subject: m.Subject, Data: m.Data, Trace: m.Trace, Behind: m.Behind}
 	event, undecoded := wire.Decode(m.Data)
 	if undecoded == nil && seal.Sealed(event) {
 		var original []byte

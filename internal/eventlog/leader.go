@@ -18,6 +18,7 @@ type Message struct {
 	Time    time.Time `json:"time"`
 	Header  []byte    `json:"hdrs"` // as it was sent, where it was asked for
 	Trace   string    `json:"-"`    // to which trace it belongs, where the reader knows, see [tracing.Parent]
+	Behind  uint64    `json:"-"`    // see [Entry.Behind]
 }
 
 // leader asks a server, which has the leader of a stream answer.

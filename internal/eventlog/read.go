@@ -184,6 +184,9 @@ func takeEarliest(ctx context.Context, sources []*source) (Message, bool, error)
 	}
 	e := best.ready[0]
 	best.ready = best.ready[1:]
+	if len(sources) > 1 {
+		e.Behind = 0 // it knows of its own subject only
+	}
 	return e, true, nil
 }
 
@@ -330,7 +333,8 @@ func directMessage(m *nats.Msg) (Message, error) {
 	if err != nil {
 		return Message{}, err
 	}
-	return Message{Subject: m.Header.Get("Nats-Subject"), Pos: pos, Data: m.Data, Time: at}, nil
+	behind, _ := strconv.ParseUint(m.Header.Get("Nats-Num-Pending"), 10, 64) // absent where one message was asked for
+	return Message{Subject: m.Header.Get("Nats-Subject"), Pos: pos, Data: m.Data, Time: at, Behind: behind}, nil
 }
 
 // lastBy returns the last message with a subject that matches filter, or

@@ -130,6 +130,10 @@ func TestReadsWhatALogReads(t *testing.T) {
 		if len(want) == 0 {
 			continue
 		}
+		if known := q.To == 0 && len(q.Kinds) < 2; known {
+			checkBehind(t, q, d.log.Read(t.Context(), q), len(want))
+			checkBehind(t, q, d.r.Read(t.Context(), q), len(want))
+		}
 		var followed []seen
 		for e, err := range d.r.Follow(t.Context(), q) {
 			if err != nil {
@@ -155,6 +159,20 @@ func TestReadsWhatALogReads(t *testing.T) {
 		got, found, failed := d.r.Last(t.Context(), "r1", node)
 		if err != nil || failed != nil || is != found || want.Pos != got.Pos || !bytes.Equal(want.Data, got.Data) {
 			t.Errorf("last of %s: %d %v %v, want %d", node, got.Pos, found, failed, want.Pos)
+		}
+	}
+}
+
+// checkBehind checks that entries know at first how many of them there are, and never say anything else.
+func checkBehind(t *testing.T, q eventlog.Query, entries iter.Seq2[eventlog.Entry, error], of int) {
+	t.Helper()
+	i := 0
+	for e, err := range entries {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i++; e.Behind != uint64(of-i) && (i == 1 || e.Behind != 0) {
+			t.Errorf("%+v: %d messages behind number %d of %d", q, e.Behind, i, of)
 		}
 	}
 }

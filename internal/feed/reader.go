@@ -194,8 +194,12 @@ func (r *Reader) readFeed(ctx context.Context, q wire.FeedRequest) iter.Seq2[eve
 				yield(eventlog.Message{}, err)
 				return
 			}
-			for _, m := range p.Messages {
-				if !yield(eventlogMessage(m), nil) {
+			for i, fed := range p.Messages {
+				m := eventlogMessage(fed)
+				if p.Behind > 0 || p.Next > p.Last {
+					m.Behind = p.Behind + uint64(len(p.Messages)-1-i) //nolint:gosec // a count
+				}
+				if !yield(m, nil) {
 					return
 				}
 			}

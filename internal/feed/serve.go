@@ -124,6 +124,7 @@ func (s *Server) feedSource(q wire.FeedRequest) (*tail, []string, error) {
 type feedPiece struct {
 	messages   []eventlog.Message
 	next, last uint64
+	behind     uint64 // see [wire.FeedResponse]
 }
 
 func (s *Server) serveFeed(ctx context.Context, q wire.FeedRequest, f api.Form) (wire.FeedResponse, error) {
@@ -145,7 +146,9 @@ func (s *Server) serveFeed(ctx context.Context, q wire.FeedRequest, f api.Form) 
 	if err != nil {
 		return wire.FeedResponse{}, err
 	}
-	r := wire.FeedResponse{Incarnation: s.log.Incarnation(), Messages: make([]wire.FeedMessage, len(p.messages)), Next: p.next, Last: p.last}
+	r := wire.FeedResponse{
+		Incarnation: s.log.Incarnation(), Messages: make([]wire.FeedMessage, len(p.messages)), Next: p.next, Last: p.last, Behind: p.behind,
+	}
 	for i, m := range p.messages {
 		r.Messages[i] = feedMessage(m)
 	}
@@ -168,7 +171,8 @@ func (s *Server) readPiece(ctx context.Context, selected eventlog.Selection, lim
 	if err != nil {
 		return p, err
 	}
-	if selected.To == 0 || selected.To > end {
+	whole := selected.To == 0 || selected.To >= end // else the stream counts those behind To, too
+	if whole {
 		selected.To = end
 	}
 	p.next, p.last = max(selected.From, selected.To+1), selected.To
@@ -178,7 +182,7 @@ func (s *Server) readPiece(ctx context.Context, selected eventlog.Selection, lim
 	for m, err := range s.log.Messages(ctx, selected) {
 		switch {
 		case err != nil && len(p.messages) > 0: // enough for an answer
-			p.next = p.messages[len(p.messages)-1].Pos + 1
+			p.next, p.behind = p.messages[len(p.messages)-1].Pos+1, 0
 			return p, nil
 		case err != nil:
 			return p, err
@@ -188,6 +192,9 @@ func (s *Server) readPiece(ctx context.Context, selected eventlog.Selection, lim
 			return p, nil
 		}
 		p.messages = append(p.messages, m)
+		if whole {
+			p.behind = m.Behind
+		}
 	}
 	return p, nil
 }
@@ -207,7 +214,7 @@ func (s *Server) waitFor(ctx context.Context, t *tail, subjects []string, from u
 			from, h.last = p.next, p.last
 		}
 		if len(h.messages) > 0 {
-			return feedPiece{h.messages, h.next, h.last}, nil
+			return feedPiece{messages: h.messages, next: h.next, last: h.last}, nil
 		}
 		if h.w == nil {
 			continue // what it waits for may be in memory by now
@@ -220,7 +227,7 @@ func (s *Server) waitFor(ctx context.Context, t *tail, subjects []string, from u
 			continue
 		case <-over.C:
 			t.leaveWaiter(h.w)
-			return feedPiece{nil, from, h.last}, nil
+			return feedPiece{next: from, last: h.last}, nil
 		case <-ctx.Done():
 			t.leaveWaiter(h.w)
 			return feedPiece{}, ctx.Err()

@@ -36,7 +36,7 @@ type Progress struct {
 	ID    string `json:"id"` // of the order
 	Part  uint64 `json:"part"`
 	Of    uint64 `json:"of"`
-	Unit  string `json:"unit"` // runs or positions
+	Unit  string `json:"unit"` // events or positions
 	Done  bool   `json:"done"`
 	Error string `json:"error,omitempty"` // why it ended before that
 	At    int64  `json:"at"`              // Unix ms

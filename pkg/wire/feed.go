@@ -41,8 +41,9 @@ func (m FeedMessage) When() time.Time { return time.UnixMilli(m.Time) }
 type FeedResponse struct {
 	Incarnation string        `json:"incarnation"` // of the stream of events
 	Messages    []FeedMessage `json:"messages"`
-	Next        uint64        `json:"next"` // position to go on from
-	Last        uint64        `json:"last"` // without Wait the last position of the feed, with it the last one there is
+	Next        uint64        `json:"next"`             // position to go on from
+	Last        uint64        `json:"last"`             // without Wait the last position of the feed, with it the last one there is
+	Behind      uint64        `json:"behind,omitempty"` // messages that follow those of the piece; absent also where the recorder doesn't know
 }
 
 // LastRequest asks for the last event of a node.

@@ -110,7 +110,7 @@ func TestDerivedByAnother(t *testing.T) {
 		}
 	}
 	s := openAt(t, path)
-	if err := s.Index.Rebuild(t.Context(), "again", func(int, int) {}); err != nil {
+	if err := s.Index.Rebuild(t.Context(), "again", func(int64, int64) {}); err != nil {
 		t.Fatal(err)
 	}
 	closed(t, s)

@@ -173,7 +173,7 @@ func TestWhatDependsOnWhatIsDerived(t *testing.T) {
 	if idle, err := s.Retention.IsIdle(t.Context(), "r1"); idle || err == nil {
 		t.Errorf("it is known that nothing needs the folder of r1: %t, %v", idle, err)
 	}
-	if err := s.Index.Rebuild(t.Context(), "order", func(int, int) {}); err != nil {
+	if err := s.Index.Rebuild(t.Context(), "order", func(int64, int64) {}); err != nil {
 		t.Fatal(err)
 	}
 	sound(t, s, "derived again")

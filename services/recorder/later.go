@@ -2,6 +2,8 @@ package recorder
 
 import (
 	"context"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"code.wake.dev/wake/internal/pull"
@@ -111,29 +113,41 @@ func (r *Recorder) obeyOrder(ctx context.Context, last string) (string, error) {
 	if err != nil || order.ID == "" || order.ID == last {
 		return last, nil //nolint:nilerr // likewise
 	}
-	told := time.Time{}
-	tell := func(p rebuild.Progress) {
-		told = time.Now()
-		p.ID, p.Unit = order.ID, "runs"
+	events, err := r.rebuildTables(ctx, desk, order.ID)
+	if err == nil && events > 0 {
+		r.logger.InfoContext(ctx, "derived everything again", "events", events)
+	}
+	return order.ID, err
+}
+
+// rebuildTables derives everything again, and reports once a second how far it is. It returns of how many events.
+func (r *Recorder) rebuildTables(ctx context.Context, desk *rebuild.Desk, order string) (events uint64, err error) {
+	report := func(p rebuild.Progress) {
+		p.ID, p.Unit = order, "events"
 		if err := desk.Report(ctx, p); err != nil {
 			r.logger.WarnContext(ctx, "progress is not shown", "error", err)
 		}
 	}
-	runs := 0
-	err = r.store.Index.Rebuild(ctx, order.ID, func(done, of int) {
-		if runs = of; time.Since(told) >= time.Second {
-			tell(rebuild.Progress{Part: uint64(done), Of: uint64(of)})
+	var part, of atomic.Uint64
+	var reporting sync.WaitGroup
+	over, end := context.WithCancel(ctx)
+	reporting.Go(func() { // not in the transaction, which doesn't wait for the server
+		for pull.Sleep(over, time.Second); over.Err() == nil; pull.Sleep(over, time.Second) {
+			report(rebuild.Progress{Part: part.Load(), Of: of.Load()})
 		}
 	})
-	p := rebuild.Progress{Part: uint64(runs), Of: uint64(runs), Done: err == nil}
+	err = r.store.Index.Rebuild(ctx, order, func(done, all int64) {
+		part.Store(uint64(done)) //nolint:gosec // a count
+		of.Store(uint64(all))    //nolint:gosec // a count
+	})
+	end()
+	reporting.Wait()
+	p := rebuild.Progress{Part: part.Load(), Of: part.Load(), Done: err == nil}
 	if err != nil {
 		p.Error = err.Error()
 	}
 	if ctx.Err() == nil {
-		tell(p)
+		report(p)
 	}
-	if err == nil && runs > 0 {
-		r.logger.InfoContext(ctx, "derived everything again", "runs", runs)
-	}
-	return order.ID, err
+	return p.Part, err
 }

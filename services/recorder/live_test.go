@@ -93,7 +93,7 @@ func TestLiveAnswersAreTheStores(t *testing.T) {
 				_, err := s.Retention.Delete(t.Context(), wire.DeleteRequest{Run: "r1", Undo: true}, time.Hour, now)
 				return err
 			},
-			func(s *recorder.Store) error { return s.Index.Rebuild(t.Context(), "again", func(int, int) {}) },
+			func(s *recorder.Store) error { return s.Index.Rebuild(t.Context(), "again", func(int64, int64) {}) },
 		} {
 			if err := errors.Join(change(warm), change(cold)); err != nil {
 				t.Fatal(err)

@@ -42,7 +42,7 @@ func TestSearchFindsCalls(t *testing.T) {
 		s := openStore(t)
 		p.storeAndIndex(s, size)
 		findsCalls(t, s, p.clock)
-		if err := s.Index.Rebuild(t.Context(), "again", func(int, int) {}); err != nil {
+		if err := s.Index.Rebuild(t.Context(), "again", func(int64, int64) {}); err != nil {
 			t.Fatal(err)
 		}
 		findsCalls(t, s, p.clock)

@@ -17,20 +17,26 @@ import (
 
 // Rebuild derives everything again from the recorded events, of which the store
 // has more than the stream: of one run after the other, each in one transaction, so
-// that readers get whole answers meanwhile. Progress is told after each. An
+// that readers get whole answers meanwhile. Progress is told of the events. An
 // order that was obeyed isn't obeyed again; one that was cut off begins anew. It
 // fails at a run with events that aren't as they were recorded, and leaves that run
 // as it is.
-func (x *Index) Rebuild(ctx context.Context, order string, progress func(done, of int)) error {
+func (x *Index) Rebuild(ctx context.Context, order string, progress func(done, of int64)) error {
 	var obeyed bool
-	runs, err := archive.Ask(ctx, x.Archive, func(t *archive.Tx) ([]request.Target, error) {
+	var of int64
+	runs, err := archive.Ask(ctx, x.Archive, func(t *archive.Tx) (runs []request.Target, err error) {
 		if err := t.Row(ctx, `SELECT EXISTS (SELECT 1 FROM rebuilds WHERE id = ?1)`, order).Scan(&obeyed); err != nil || obeyed {
 			return nil, err
 		}
-		return keptRuns(ctx, t)
+		runs, of, err = keptRuns(ctx, t)
+		return runs, err
 	})
 	if err == nil && !obeyed {
-		err = x.rebuildRuns(ctx, order, runs, progress)
+		done := int64(0)
+		err = x.rebuildRuns(ctx, order, runs, func(n int) {
+			done += int64(n)
+			progress(done, max(done, of)) // some have come since
+		})
 	}
 	if err != nil {
 		return fmt.Errorf("recorder: rebuild: %w", err)
@@ -39,47 +45,48 @@ func (x *Index) Rebuild(ctx context.Context, order string, progress func(done, o
 }
 
 // rebuildRuns derives all runs again, and notes that the order was obeyed.
-func (x *Index) rebuildRuns(ctx context.Context, order string, runs []request.Target, progress func(done, of int)) error {
-	for i, of := range runs {
-		if err := x.rebuildRun(ctx, of); err != nil {
+func (x *Index) rebuildRuns(ctx context.Context, order string, runs []request.Target, count func(events int)) error {
+	for _, of := range runs {
+		if err := x.rebuildRun(ctx, of, count); err != nil {
 			return fmt.Errorf("run %s: %w", request.Shown(of.Run), err)
 		}
-		progress(i+1, len(runs))
 	}
 	return x.Change(ctx, func(t *archive.Tx) error {
 		return t.Put(ctx, "rebuilds", &table.Rebuild{ID: order, At: time.Now().UnixMilli()}, ` ON CONFLICT DO NOTHING`)
 	})
 }
 
-// keptRuns returns all runs that aren't removed, or being removed.
-func keptRuns(ctx context.Context, t *archive.Tx) (runs []request.Target, err error) {
+// keptRuns returns all runs that aren't removed, or being removed, and how many events they have.
+func keptRuns(ctx context.Context, t *archive.Tx) (runs []request.Target, all int64, err error) {
 	var of request.Target
-	for err := range t.Each(ctx, `SELECT id, run FROM runs WHERE run NOT IN (SELECT run FROM retired) ORDER BY first_pos`, nil, &of.ID, &of.Run) {
+	var events int64
+	text := `SELECT id, run, events FROM runs WHERE run NOT IN (SELECT run FROM retired) ORDER BY first_pos`
+	for err := range t.Each(ctx, text, nil, &of.ID, &of.Run, &events) {
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
-		runs = append(runs, of)
+		runs, all = append(runs, of), all+events
 	}
-	return runs, nil
+	return runs, all, nil
 }
 
 // errUnsound is returned for a run with events that aren't as they were recorded.
 var errUnsound = errors.New("its events aren't as they were recorded: `wake verify` says where")
 
 // rebuildRun derives everything again of one run. Its events stay untouched.
-func (x *Index) rebuildRun(ctx context.Context, of request.Target) error {
+func (x *Index) rebuildRun(ctx context.Context, of request.Target, count func(events int)) error {
 	again := &Index{Archive: x.Archive, answers: x.answers, stmts: x.stmts, folds: newFolds(), scratch: true}
 	err := x.Change(ctx, func(t *archive.Tx) error {
 		if at, err := request.RetiredAt(ctx, t, of.Run); err != nil || at > 0 {
 			return err // it was removed meanwhile
 		}
-		return again.rederiveRun(ctx, t, of)
+		return again.rederiveRun(ctx, t, of, count)
 	})
 	x.answers.Forget(of.Run)
 	return err
 }
 
-func (x *Index) rederiveRun(ctx context.Context, t *archive.Tx, of request.Target) error {
+func (x *Index) rederiveRun(ctx context.Context, t *archive.Tx, of request.Target, count func(events int)) error {
 	at, derived, err := t.Reached(ctx)
 	if err != nil {
 		return err
@@ -100,6 +107,7 @@ func (x *Index) rederiveRun(ctx context.Context, t *archive.Tx, of request.Targe
 			return err
 		}
 		from = list[len(list)-1].Pos + 1
+		count(len(list))
 	}
 	var now []byte
 	if err := t.Row(ctx, `SELECT head FROM runs WHERE id = ?1`, of.ID).Scan(&now); err != nil {
