@@ -1,11 +1,13 @@
 package recorder_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder/archive"
 )
 
 // What is derived is derived again, whatever somebody has made of it; events that
@@ -67,5 +69,30 @@ func TestRebuild(t *testing.T) {
 	mustExec(t, db, `UPDATE tail SET data = (SELECT data FROM tail ORDER BY first_pos LIMIT 1) WHERE first_pos = (SELECT max(first_pos) FROM tail)`)
 	if err := s.Index.Rebuild(t.Context(), "another", func(int64, int64) {}); err == nil {
 		t.Error("what was changed was derived from")
+	}
+}
+
+// A line that is in the full text, and whose events are read in several parts, is derived again like any other.
+func TestRebuildOfLongLine(t *testing.T) {
+	p := story(t)
+	p.start("open", "coder", nil)
+	for i := range 3 * archive.SegmentEvents {
+		p.add("open", "coder", "coder#1", &wire.AgentTextDelta{Content: fmt.Sprintf("w%d ", i)})
+	}
+	p.add("open", "coder", "coder#1", &wire.AgentText{Content: "it grew"})
+	s := openAt(t, newTarget(t))
+	defer closed(t, s)
+	p.store(s, 100)
+	if diff := cmp.Diff([]string{"open"}, found(t, s, "grew")); diff != "" {
+		t.Fatalf("(-want +got):\n%s", diff)
+	}
+	for i := range 2 {
+		if err := s.Index.Rebuild(t.Context(), fmt.Sprint(i), func(int64, int64) {}); err != nil {
+			t.Fatal(err)
+		}
+		sound(t, s, "derived again")
+	}
+	if diff := cmp.Diff([]string{"open"}, found(t, s, "grew")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -95,6 +95,10 @@ func (x *Index) rederiveRun(ctx context.Context, t *archive.Tx, of request.Targe
 	if err != nil {
 		return err
 	}
+	indexed, err := holdIndex(ctx, t)
+	if err != nil {
+		return err
+	}
 	for from, more := uint64(0), true; more; {
 		var list []archive.Event
 		if list, more, err = t.Chunk(ctx, of.ID, from, 1<<63-1); err != nil {
@@ -119,7 +123,7 @@ func (x *Index) rederiveRun(ctx context.Context, t *archive.Tx, of request.Targe
 	if _, err := t.Do(ctx, `UPDATE streams SET position = ?1`, at.Seq); err != nil {
 		return err
 	}
-	return fillIndex(ctx, t, of)
+	return fillIndex(ctx, t, of, indexed)
 }
 
 // replayChunk derives again what follows from some events of a run.
@@ -166,13 +170,28 @@ func clearDerived(ctx context.Context, t *archive.Tx, of request.Target, incarna
 	return kept.Head, err
 }
 
+// holdIndex has the full text take no part in what becomes of lines, until [fillIndex], and returns how far it is. A line that is
+// derived again isn't in it, and what changes one would remove it from there: that damages the index.
+func holdIndex(ctx context.Context, t *archive.Tx) (indexed uint64, err error) {
+	if !t.D.Lags {
+		return 0, nil
+	}
+	if err = t.Row(ctx, `SELECT pos FROM lines_indexed`).Scan(&indexed); err == nil {
+		_, err = t.Do(ctx, `UPDATE lines_indexed SET pos = 0`)
+	}
+	return indexed, err
+}
+
 // fillIndex takes the lines into the full text that were in it, if they don't get
 // there by themselves. One that grows is indexed anew when it does.
-func fillIndex(ctx context.Context, t *archive.Tx, of request.Target) error {
+func fillIndex(ctx context.Context, t *archive.Tx, of request.Target, indexed uint64) error {
 	if !t.D.Lags {
 		return nil
 	}
-	_, err := t.Do(ctx, `INSERT INTO lines_fts (rowid, text, input, output) SELECT pos, text, input, output FROM lines WHERE run = ?1 AND pos <= (SELECT pos FROM lines_indexed)`, of.ID)
+	_, err := t.Do(ctx, `INSERT INTO lines_fts (rowid, text, input, output) SELECT pos, text, input, output FROM lines WHERE run = ?1 AND pos <= ?2`, of.ID, indexed)
+	if err == nil {
+		_, err = t.Do(ctx, `UPDATE lines_indexed SET pos = ?1`, indexed)
+	}
 	return err
 }
 
