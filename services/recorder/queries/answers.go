@@ -22,12 +22,9 @@ type Answers struct {
 	views   views
 	live    live
 	roll    roll
-	figures cache[*fleetFigure] // of runs that go on, or went on when they were asked for: only what has changed is looked at again
-	ended   cache[*fleetFigure]
 	courses courses
 	places  cache[[]uint64] // see [logQuery.findPlace]
 	calls   calls
-	spent   cache[[]spending]
 }
 
 // cache is what was made of runs for a question, each as of a position. The zero value is ready.
@@ -132,24 +129,18 @@ func (a *Answers) Holding() bool { return a.live.lines > 0 }
 func (a *Answers) Forget(run string) {
 	a.views.drop(run)
 	a.roll.drop(run)
-	a.spent.drop(run)
 	a.courses.drop(run)
 	a.places.drop(run)
 	a.calls.drop()
-	a.figures.drop(run)
-	a.ended.drop(run)
 }
 
 // ForgetLive drops the runs that are held, since it isn't known what was recorded.
 func (a *Answers) ForgetLive() {
 	a.live.dropAll()
 	a.roll.drop("")
-	a.spent.drop("")
 	a.courses.drop("")
 	a.places.drop("")
 	a.calls.drop()
-	a.figures.drop("")
-	a.ended.drop("")
 }
 
 // fleetFigure is a run in a list of the fleet, as of a position and a time. It isn't changed.

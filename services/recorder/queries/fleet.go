@@ -21,7 +21,7 @@ import (
 
 // Bounds of a fleet.
 const (
-	maxEnded = 10_000 // ended runs that are looked at, and the figures of ended runs that are kept
+	maxEnded = 10_000 // ended runs that are looked at, and of which the figures are kept
 	maxLeft  = 1000   // runs that are told to have left
 )
 
@@ -147,13 +147,15 @@ func (a *Answers) fleetFigures(ctx context.Context, t *archive.Tx, runs []*rollR
 			open = append(open, r)
 		case !r.awaited() && len(ended) < maxEnded:
 			ended = append(ended, r)
+		default:
+			r.row.Store(nil)
 		}
 	}
 	all, err := a.openFigures(ctx, t, open, now)
 	if err != nil {
 		return nil, err
 	}
-	done, err := a.endedFigures(ctx, t, ended, now)
+	done, err := endedFigures(ctx, t, ended, now)
 	return append(all, done...), err
 }
 
@@ -178,21 +180,22 @@ func (a *Answers) openFigures(ctx context.Context, t *archive.Tx, runs []*rollRu
 }
 
 // endedFigures returns the figures of runs that have ended, by their rows alone. It reads the rows that it doesn't know yet.
-func (a *Answers) endedFigures(ctx context.Context, t *archive.Tx, runs []*rollRun, now int64) ([]*fleetFigure, error) {
+func endedFigures(ctx context.Context, t *archive.Tx, runs []*rollRun, now int64) ([]*fleetFigure, error) {
 	all := make([]*fleetFigure, 0, len(runs))
 	var unread []*rollRun
-	for _, p := range runs {
-		if f, pos := a.ended.find(p.Run); pos >= p.last {
+	for _, r := range runs {
+		if f := r.row.Load(); f != nil {
 			all = append(all, f)
 		} else {
-			unread = append(unread, p)
+			unread = append(unread, r)
 		}
 	}
 	for chunk := range slices.Chunk(unread, rowsAtOnce) {
 		var args database.Params
 		var ids []any
-		for _, p := range chunk {
-			ids = append(ids, p.ID)
+		byID := map[int64]*rollRun{}
+		for _, r := range chunk {
+			ids, byID[r.ID] = append(ids, r.ID), r
 		}
 		text := `SELECT ` + t.D.Tables.Named("runs").List() + `, coalesce((SELECT value FROM labels WHERE labels.run = runs.id AND key = 'name'), ''), (SELECT derived FROM streams)
 			FROM runs WHERE id IN (` + args.List(ids...) + `)`
@@ -205,7 +208,7 @@ func (a *Answers) endedFigures(ctx context.Context, t *archive.Tx, runs []*rollR
 			}
 			f := endedFigure(&row, label, now)
 			f.pos = min(f.pos, derived) // what is behind it isn't in the row yet
-			a.ended.keep(row.RunID, f.pos, f, 2*maxEnded)
+			byID[row.ID].row.Store(f)
 			all = append(all, f)
 		}
 	}
@@ -217,7 +220,7 @@ const rowsAtOnce = 200
 
 // figureAsOf returns the figure of a run that goes on.
 func (a *Answers) figureAsOf(ctx context.Context, t *archive.Tx, of *rollRun, now int64, load stateLoader) (*fleetFigure, error) {
-	if f, pos := a.figures.find(of.Run); pos >= of.last {
+	if f := of.figure.Load(); f != nil {
 		return f, nil
 	}
 	f := &fleetFigure{at: now, first: of.first}
@@ -236,7 +239,7 @@ func (a *Answers) figureAsOf(ctx context.Context, t *archive.Tx, of *rollRun, no
 		return nil, err
 	}
 	f.urgency = urgencyOf(f.run.State)
-	a.figures.keep(of.Run, f.pos, f, 2*maxEnded)
+	of.figure.Store(f)
 	return f, nil
 }
 
@@ -308,12 +311,18 @@ func (a *Answers) listTop(ctx context.Context, t *archive.Tx, runs []*rollRun, q
 // that another run has waited for: the other run tells what has come of them.
 func topRuns(runs []*rollRun, q wire.TopRequest, now int64) (top []*rollRun) {
 	for _, r := range slices.Backward(runs) {
-		if len(top) < maxFleet && (r.goesOn() || q.Since > 0 && r.endedAt >= now-int64(q.Since) && !r.awaited()) {
+		switch {
+		case len(top) < maxFleet && (r.goesOn() || q.Since > 0 && r.endedAt >= now-int64(q.Since) && !r.awaited()):
 			top = append(top, r)
+		case r.endedAt > 0 && r.endedAt < now-figureAge:
+			r.figure.Store(nil)
 		}
 	}
 	return top
 }
+
+// figureAge is how long (ms) the figure of a run is kept at least that has ended.
+const figureAge = 3_600_000
 
 func topRun(st wire.StatusResponse) wire.TopRun {
 	x := wire.TopRun{AgentStatus: st.AgentStatus, RunID: st.RunID, FlowName: st.FlowName, Status: st.Status, Result: st.Result, Live: []wire.AgentStatus{}}

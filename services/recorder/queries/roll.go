@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"code.wake.dev/wake/pkg/wire"
@@ -24,9 +25,14 @@ type roll struct {
 	doubt map[string]bool // runs that were derived again, or removed: they are read again
 }
 
-// rollRun is a run in the roll. It isn't changed.
+// rollRun is a run in the roll. It isn't changed, but for what questions keep at it: what they have made of it. When something is
+// derived of the run, another one takes its place.
 type rollRun struct {
 	request.Target
+
+	figure atomic.Pointer[fleetFigure]
+	row    atomic.Pointer[fleetFigure] // by its row alone, of a run that has ended
+	spent  atomic.Pointer[[]spending]
 
 	first, last                  uint64 // positions; last is the one up to which what follows from its events is derived
 	flow, status, result, parent string

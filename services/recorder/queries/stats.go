@@ -43,7 +43,7 @@ func (a *Answers) readStats(ctx context.Context, t *archive.Tx, runs []*rollRun,
 		since = now.UnixMilli() - int64(q.Since)
 	}
 	flows := countOutcomes(runs, since, &r.Runs)
-	if err := a.sumSpend(ctx, t, runs, since, &r); err != nil {
+	if err := sumSpend(ctx, t, runs, since, &r); err != nil {
 		return r, err
 	}
 	r.Total.Name, r.Total.Runs = "total", r.Runs.Runs
@@ -142,48 +142,44 @@ type spending struct {
 	node string // its name
 }
 
-// spendingsOf returns what each of the runs has spent. It reads what it doesn't know yet.
-func (a *Answers) spendingsOf(ctx context.Context, t *archive.Tx, runs []*rollRun) (all [][]spending, err error) {
-	all = make([][]spending, len(runs))
-	places, unread := map[int64]int{}, []any{}
-	for i, r := range runs {
-		spent, pos := a.spent.find(r.Run)
-		if all[i] = spent; pos < r.last {
-			all[i] = nil
-			places[r.ID], unread = i, append(unread, r.ID)
+// readSpendings reads what runs have spent of which it isn't known yet.
+func readSpendings(ctx context.Context, t *archive.Tx, runs []*rollRun) error {
+	unread, ids := map[int64]*rollRun{}, []any{}
+	for _, r := range runs {
+		if r.spent.Load() == nil {
+			unread[r.ID], ids = r, append(ids, r.ID)
 		}
 	}
-	for ids := range slices.Chunk(unread, rowsAtOnce) {
+	read := map[int64][]spending{}
+	for ids := range slices.Chunk(ids, rowsAtOnce) {
 		var args database.Params
 		text := `SELECT s.run, s.day, s.model, n.node, s.calls, s.tokens_in, s.tokens_out, s.cost_usd, s.computed_usd, s.unpriced
 			FROM spend s JOIN nodes n ON n.id = s.node WHERE s.run IN (` + args.List(ids...) + `)`
 		var u spending
 		for err := range t.Each(ctx, text, args, &u.Run, &u.Day, &u.Model, &u.node, &u.Calls, &u.TokensIn, &u.TokensOut, &u.CostUsd, &u.ComputedUsd, &u.Unpriced) {
 			if err != nil {
-				return nil, err
+				return err
 			}
-			at := places[u.Run]
-			all[at] = append(all[at], u)
-		}
-		for _, id := range ids {
-			at := places[id.(int64)]
-			a.spent.keep(runs[at].Run, runs[at].last, all[at], maxRoll)
+			read[u.Run] = append(read[u.Run], u)
 		}
 	}
-	return all, nil
+	for id, r := range unread {
+		r.spent.Store(new(read[id]))
+	}
+	return nil
 }
 
 // sumSpend adds up what the runs have used, looking at each row once.
-func (a *Answers) sumSpend(ctx context.Context, t *archive.Tx, runs []*rollRun, since int64, r *wire.StatsResponse) error {
-	spent, err := a.spendingsOf(ctx, t, runs)
-	if err != nil {
+func sumSpend(ctx context.Context, t *archive.Tx, runs []*rollRun, since int64, r *wire.StatsResponse) error {
+	if err := readSpendings(ctx, t, runs); err != nil {
 		return err
 	}
 	days, models, byFlow, nodes := usageSums{}, usageSums{}, usageSums{}, usageSums{}
 	dates := map[int64]string{}
-	for i, run := range runs {
-		for j := range spent[i] {
-			u := &spent[i][j]
+	for _, run := range runs {
+		spent := *run.spent.Load()
+		for i := range spent {
+			u := &spent[i]
 			if u.Day < since/table.Day {
 				continue
 			}
