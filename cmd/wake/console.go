@@ -238,7 +238,7 @@ func (a hostVerbs) openBrowser(ctx context.Context, at string) error {
 	if program == nil {
 		program = []string{"xdg-open"}
 	}
-	if err := exec.CommandContext(ctx, program[0], append(program[1:], at)...).Run(); err != nil { //nolint:gosec // our own address
+	if err := exec.CommandContext(ctx, program[0], append(program[1:], at)...).Run(); err != nil { // our own address
 		_, err := fmt.Fprintf(a.out, "no browser can be opened from here; open %s\n", at)
 		return err
 	}

@@ -365,7 +365,7 @@ func (d doctor) checkDisk(context.Context) []check {
 func freeBytes(dir string) (uint64, error) {
 	var fs syscall.Statfs_t
 	err := syscall.Statfs(dir, &fs)
-	return fs.Bavail * uint64(fs.Bsize), err //nolint:gosec // the size of a block, which some systems give a sign
+	return fs.Bavail * uint64(fs.Bsize), err // the size of a block, which some systems give a sign
 }
 
 // checkFence says how agents that are started here end with their keepers, and what can't be had.
@@ -418,7 +418,7 @@ func (d doctor) checkKeepers(ctx context.Context) []check {
 			}
 		}
 	}
-	text := fmt.Sprintf("%d at work, %d frozen, %d gone; journals of %s", live, frozen, left, bytesText(uint64(bytes))) //nolint:gosec // sizes
+	text := fmt.Sprintf("%d at work, %d frozen, %d gone; journals of %s", live, frozen, left, bytesText(uint64(bytes))) // sizes
 	return append(all, check{"keepers", fine, text, ""})
 }
 
@@ -428,7 +428,7 @@ func (d doctor) checkFolders(ctx context.Context) []check {
 	if err != nil {
 		return []check{{"folders", warned, err.Error(), "`wake init` creates the object store"}}
 	}
-	text := fmt.Sprintf("%d packs of snapshots, %s; they go with their runs, or before, by --retain-folders of the recorder", used.Packs, bytesText(uint64(used.Bytes))) //nolint:gosec // a size
+	text := fmt.Sprintf("%d packs of snapshots, %s; they go with their runs, or before, by --retain-folders of the recorder", used.Packs, bytesText(uint64(used.Bytes))) // a size
 	return []check{{"folders", fine, text, ""}}
 }
 

@@ -305,7 +305,7 @@ func read(t *testing.T, path string) string {
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil { //nolint:gosec // a file of the repository
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil { // a file of the repository
 		t.Fatal(err)
 	}
 }

@@ -20,7 +20,7 @@ func askStore(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	a, err := report.ReadAddress(ts.MkAbs(".wake/sessions-url"))
 	ts.Check(err)
-	r, err := http.NewRequest(http.MethodPost, a.URL+"/sessions/"+args[0], strings.NewReader(args[1])) //nolint:noctx // a test of the command line
+	r, err := http.NewRequest(http.MethodPost, a.URL+"/sessions/"+args[0], strings.NewReader(args[1])) // a test of the command line
 	ts.Check(err)
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Authorization", "Bearer "+a.Key)
@@ -44,7 +44,7 @@ func answerLink(ts *testscript.TestScript, neg bool, args []string) {
 	link, err := url.Parse(told.AnswerURL)
 	ts.Check(err)
 	at, _, _ := strings.Cut(ts.ReadFile(".wake/console-url"), "#")
-	r, err := http.NewRequest(http.MethodPost, strings.TrimSuffix(at, "/")+link.Path, strings.NewReader("type="+args[1])) //nolint:noctx // a test of the command line
+	r, err := http.NewRequest(http.MethodPost, strings.TrimSuffix(at, "/")+link.Path, strings.NewReader("type="+args[1])) // a test of the command line
 	ts.Check(err)
 	r.Host = link.Host
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")

@@ -74,7 +74,7 @@ type verbRunner struct {
 func startRunner(ts *testscript.TestScript) *verbRunner {
 	path, err := exec.LookPath("run-verbs")
 	ts.Check(err)
-	r := &verbRunner{process: exec.Command(path)} //nolint:noctx // it ends with its input
+	r := &verbRunner{process: exec.Command(path)} // it ends with its input
 	r.process.Stderr = os.Stderr                  // of a panic
 	r.in, err = r.process.StdinPipe()
 	ts.Check(err)

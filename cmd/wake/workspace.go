@@ -115,7 +115,7 @@ func (a viewVerbs) restoreWorkspace(ctx context.Context, packs *workspace.Reader
 		return a.printJSON(kept)
 	}
 	p := printer{w: a.out}
-	p.printLine("%s: %d files, %s, as of position %d", path, kept.Snapshot.Files, bytesText(uint64(kept.Snapshot.Bytes)), kept.Snapshot.Position) //nolint:gosec // bytes aren't negative
+	p.printLine("%s: %d files, %s, as of position %d", path, kept.Snapshot.Files, bytesText(uint64(kept.Snapshot.Bytes)), kept.Snapshot.Position) // bytes aren't negative
 	p.printLeftOut(kept.Snapshot)
 	return p.err
 }
@@ -123,7 +123,7 @@ func (a viewVerbs) restoreWorkspace(ctx context.Context, packs *workspace.Reader
 func (a viewVerbs) printFolder(k history.Folder) error {
 	p := printer{w: a.out}
 	p.printLine("snapshot  at position %d, at work of %s", k.Snapshot.Position, k.Snapshot.Node)
-	p.printLine("holds     %d files, %s", k.Snapshot.Files, bytesText(uint64(k.Snapshot.Bytes))) //nolint:gosec // bytes aren't negative
+	p.printLine("holds     %d files, %s", k.Snapshot.Files, bytesText(uint64(k.Snapshot.Bytes))) // bytes aren't negative
 	p.printLine("tree      %s", k.Tree)
 	if len(k.Working) > 0 {
 		p.printLine("working   %s: what they had written may be in it", strings.Join(k.Working, ", "))
@@ -152,7 +152,7 @@ func fileCells(f *workspace.File) []string {
 	case "link":
 		return []string{"link", "-", f.Path + " → " + f.Target}
 	}
-	return []string{f.Mode, bytesText(uint64(f.Size)), f.Path} //nolint:gosec // sizes aren't negative
+	return []string{f.Mode, bytesText(uint64(f.Size)), f.Path} // sizes aren't negative
 }
 
 func (p *printer) printLeftOut(f *wire.FolderSnapshot) {
@@ -204,7 +204,7 @@ func changeText(c workspace.Change) string {
 // compareFolders compares the folders of two runs as they were last kept; nil if there is nothing to compare.
 func (a viewVerbs) compareFolders(ctx context.Context, log *feed.Reader, from, to *wire.State) (*history.FolderChanges, error) {
 	if from.Folder == nil || to.Folder == nil || from.Folder.Refused+to.Folder.Refused != "" || from.Folder.ID == to.Folder.ID {
-		return nil, nil //nolint:nilnil // as it says
+		return nil, nil // as it says
 	}
 	packs, err := workspace.NewReader(log.Names(), log.Keys(), log.Pack)
 	if err != nil {

@@ -34,7 +34,7 @@ func (s *Console) AnswerLink(a *wire.Alert) string {
 // signAnswer is what a link to a question has: a signature of the rest and the log's incarnation; until when it is good, the position of the
 // event that asks, and its run.
 func (s *Console) signAnswer(run string, at wire.Position, until time.Time) string {
-	b := binary.BigEndian.AppendUint64(nil, uint64(until.Unix())) //nolint:gosec // after 1970
+	b := binary.BigEndian.AppendUint64(nil, uint64(until.Unix())) // after 1970
 	b = append(binary.BigEndian.AppendUint64(b, at.Seq), run...)
 	return base64.RawURLEncoding.EncodeToString(append(s.answerSum(b, at.Incarnation), b...))
 }
@@ -63,7 +63,7 @@ func (s *Console) readAnswer(r *http.Request) (l *link, asked wire.Approval, err
 		return nil, asked, errNoLink
 	}
 	b = b[sha256.Size:]
-	until, pos, run := time.Unix(int64(binary.BigEndian.Uint64(b)), 0), binary.BigEndian.Uint64(b[8:]), string(b[16:]) //nolint:gosec // ours
+	until, pos, run := time.Unix(int64(binary.BigEndian.Uint64(b)), 0), binary.BigEndian.Uint64(b[8:]), string(b[16:]) // ours
 	if time.Now().After(until) {
 		return nil, asked, errExpired
 	}

@@ -160,7 +160,7 @@ func TestAnswerLink(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		return int(info.State.LastSeq), last //nolint:gosec // a few
+		return int(info.State.LastSeq), last // a few
 	}
 	good := pathOf(alert)
 	w.get("/", "make deploy of r")

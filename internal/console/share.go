@@ -47,7 +47,7 @@ func (s *Console) shareRun(w http.ResponseWriter, r *http.Request) {
 
 // signShare is what a link to a run has: until when it is good, the run, and a signature of both.
 func (s *Console) signShare(run string, until time.Time) string {
-	b := append(binary.BigEndian.AppendUint64(nil, uint64(until.Unix())), run...) //nolint:gosec // after 1970
+	b := append(binary.BigEndian.AppendUint64(nil, uint64(until.Unix())), run...) // after 1970
 	return base64.RawURLEncoding.EncodeToString(append(s.shareSum(b), b...))
 }
 
@@ -65,7 +65,7 @@ func (s *Console) readShare(token string) (run string, until time.Time, ok bool)
 		return "", time.Time{}, false
 	}
 	b = b[sha256.Size:]
-	return string(b[8:]), time.Unix(int64(binary.BigEndian.Uint64(b)), 0), true //nolint:gosec // ours
+	return string(b[8:]), time.Unix(int64(binary.BigEndian.Uint64(b)), 0), true // ours
 }
 
 // showShared shows the run of a link as a page that has all in it: it asks for nothing, so nothing else is to

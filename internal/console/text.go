@@ -46,7 +46,7 @@ func coloredText(s string) template.HTML {
 	if cut > 0 {
 		fmt.Fprintf(&b, `<span class="dim">… %d more bytes</span>`, cut)
 	}
-	return template.HTML(b.String()) //nolint:gosec // every piece was escaped
+	return template.HTML(b.String()) // every piece was escaped
 }
 
 // colorClass is the class of a text behind a sequence that sets colours.

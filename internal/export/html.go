@@ -182,8 +182,8 @@ func PagePolicy() string {
 
 func (p *pageWriter) writePage(events Events) (Result, error) {
 	err := p.page.ExecuteTemplate(p.out, "head", map[string]any{
-		"Run": timeline.Sanitize(p.run.ID), "Style": template.CSS(pageCSS), //nolint:gosec // ours
-		"Policy": template.HTMLAttr(`content="` + PagePolicy() + `"`), //nolint:gosec // ours
+		"Run": timeline.Sanitize(p.run.ID), "Style": template.CSS(pageCSS), // ours
+		"Policy": template.HTMLAttr(`content="` + PagePolicy() + `"`), // ours
 	})
 	if err != nil {
 		return p.result, err

@@ -25,7 +25,7 @@ func (local) launchInDir(dir string) (net.Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("keeper: %w", err)
 	}
-	ours, theirs := os.NewFile(uintptr(pair[0]), "keeper"), os.NewFile(uintptr(pair[1]), "runner") //nolint:gosec // file descriptors
+	ours, theirs := os.NewFile(uintptr(pair[0]), "keeper"), os.NewFile(uintptr(pair[1]), "runner") // file descriptors
 	defer func() { _ = theirs.Close() }()
 	conn, err := net.FileConn(ours)
 	_ = ours.Close()
@@ -93,7 +93,7 @@ func (local) acceptRunners(s *server) error {
 		return err
 	}
 	defer func() { _ = dir.Close() }()
-	l, err := net.Listen("unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), socketName)) //nolint:noctx // nothing to wait for
+	l, err := net.Listen("unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), socketName)) // nothing to wait for
 	if err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func (local) ofTree(s *server, peer net.Conn) bool {
 		return true
 	}
 	var who *unix.Ucred
-	if e := raw.Control(func(fd uintptr) { who, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); e != nil || err != nil { //nolint:gosec // a file descriptor
+	if e := raw.Control(func(fd uintptr) { who, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); e != nil || err != nil { // a file descriptor
 		return true
 	}
 	entries, err := process.Table()

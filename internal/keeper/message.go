@@ -158,7 +158,7 @@ func (l *link) writeMessage(k kind, parts ...[]byte) error {
 	for _, p := range parts {
 		size += len(p)
 	}
-	l.buf = binary.BigEndian.AppendUint32(l.buf[:0], uint32(size)) //nolint:gosec // bounded by what programs say at once
+	l.buf = binary.BigEndian.AppendUint32(l.buf[:0], uint32(size)) // bounded by what programs say at once
 	l.buf = append(l.buf, byte(k))
 	for _, p := range parts {
 		l.buf = append(l.buf, p...)
@@ -194,7 +194,7 @@ func inputHeader(program uint32) []byte { return binary.BigEndian.AppendUint32(n
 func frameHeader(program uint32, f process.Frame) []byte {
 	b := binary.BigEndian.AppendUint32(make([]byte, 0, 21), program)
 	b = append(b, byte(f.Direction))
-	b = binary.BigEndian.AppendUint64(b, uint64(f.At)) //nolint:gosec // the same bits
+	b = binary.BigEndian.AppendUint64(b, uint64(f.At)) // the same bits
 	return binary.BigEndian.AppendUint64(b, f.Offset)
 }
 
@@ -204,7 +204,7 @@ func parseFrame(body []byte) (program uint32, f process.Frame, ok bool) {
 	}
 	return binary.BigEndian.Uint32(body), process.Frame{
 		Direction: process.Direction(body[4]),
-		At:        int64(binary.BigEndian.Uint64(body[5:])), //nolint:gosec // the same bits
+		At:        int64(binary.BigEndian.Uint64(body[5:])), // the same bits
 		Offset:    binary.BigEndian.Uint64(body[13:]), Data: body[21:],
 	}, true
 }

@@ -49,7 +49,7 @@ func (m *messages) Read(p []byte) (int, error) {
 			}
 			continue
 		}
-		m.rest = append(line, '\n') //nolint:gocritic // the scanner's line: its end is free until the next Scan
+		m.rest = append(line, '\n') // the scanner's line: its end is free until the next Scan
 	}
 	n := copy(p, m.rest)
 	m.rest = m.rest[n:]

@@ -85,7 +85,7 @@ func Start(c Config) (*Process, error) {
 		return nil, errors.New("process: no program to start")
 	}
 	p := &child{mark: NewMark(c.Home), exited: make(chan struct{})}
-	p.cmd = exec.Command(c.Argv[0], c.Argv[1:]...) //nolint:noctx // the tree is ended by End, which knows more than the context's kill
+	p.cmd = exec.Command(c.Argv[0], c.Argv[1:]...) // the tree is ended by End, which knows more than the context's kill
 	p.cmd.Dir = c.Dir
 	p.cmd.Env = Marked(c.Env, p.mark)
 	p.cmd.SysProcAttr = startAttributes()

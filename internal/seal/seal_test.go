@@ -196,7 +196,7 @@ func TestKeys(t *testing.T) {
 		}
 	}
 	path := filepath.Join(t.TempDir(), "keys")
-	if err := os.WriteFile(path, []byte("a "+key), 0o640); err != nil { //nolint:gosec // that is what is refused
+	if err := os.WriteFile(path, []byte("a "+key), 0o640); err != nil { // that is what is refused
 		t.Fatal(err)
 	}
 	if _, err := seal.Load(path); err == nil || !strings.Contains(err.Error(), "chmod 600") {

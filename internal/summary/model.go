@@ -104,7 +104,7 @@ func (m Model) askModel(ctx context.Context, text string) (string, error) {
 	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	answer, err := client.Do(req)
 	if err != nil {
-		return "", err //nolint:wrapcheck // it names the address
+		return "", err // it names the address
 	}
 	defer answer.Body.Close() //nolint:errcheck // was read
 	said, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer))

@@ -54,7 +54,7 @@ func wholeLines(content []byte) []byte {
 // isScattered reports whether a session is to be rewritten: it has doubled and
 // most of its chunks are small.
 func (x *storedSession) isScattered(piece int) bool {
-	few := 256 + 4*int(x.head.info.Size)/piece //nolint:gosec // far below
+	few := 256 + 4*int(x.head.info.Size)/piece // far below
 	return int(x.head.info.Chunks) > few && x.head.info.Size >= 2*x.began
 }
 
@@ -94,7 +94,7 @@ func (s *Store) rewriteSession(ctx context.Context, x *storedSession, offset int
 
 func (s *Store) writeGeneration(ctx context.Context, x *storedSession, content []byte) error {
 	next := head{info: jetstream.ObjectInfo{
-		ObjectMeta: jetstream.ObjectMeta{Name: x.name, Opts: &jetstream.ObjectMetaOptions{ChunkSize: uint32(s.piece)}}, //nolint:gosec // at most 512 KiB
+		ObjectMeta: jetstream.ObjectMeta{Name: x.name, Opts: &jetstream.ObjectMetaOptions{ChunkSize: uint32(s.piece)}}, // at most 512 KiB
 		Bucket:     s.bucket, NUID: rand.Text(),
 	}, seq: x.head.seq, sum: sha256.New()}
 	if err := s.writeChunks(ctx, &next, content); err != nil {
@@ -138,7 +138,7 @@ func (s *Store) writeChunks(ctx context.Context, h *head, data []byte) error {
 			return err
 		}
 		h.sum.Write(stored)
-		h.info.Size += uint64(n) //nolint:gosec // not negative
+		h.info.Size += uint64(n) // not negative
 		h.info.Chunks++
 		data = data[n:]
 	}

@@ -134,7 +134,7 @@ func (s *Store) saveData(ctx context.Context, x *storedSession, offset int64, da
 			return err
 		}
 	}
-	size := int64(x.head.info.Size) //nolint:gosec // of what was written
+	size := int64(x.head.info.Size) // of what was written
 	switch {
 	case x.taken:
 		return ErrTaken

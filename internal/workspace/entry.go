@@ -71,7 +71,7 @@ const manifestVersion = 1
 // encodePack returns what a manifest is in a pack: the end of it, with its length.
 func (m manifest) encodePack() ([]byte, error) {
 	text, err := json.Marshal(m)
-	return binary.BigEndian.AppendUint32(text, uint32(len(text))), err //nolint:gosec // no pack is as large
+	return binary.BigEndian.AppendUint32(text, uint32(len(text))), err // no pack is as large
 }
 
 // Bounds of what is read: nothing that this package writes comes near them but by intent.

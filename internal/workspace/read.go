@@ -23,7 +23,7 @@ type stamp struct {
 
 func stampOf(s *unix.Stat_t) stamp {
 	return stamp{
-		dev: uint64(s.Dev), ino: s.Ino, size: s.Size, mode: uint32(s.Mode), owner: s.Uid, //nolint:gosec,unconvert // their types differ by system
+		dev: uint64(s.Dev), ino: s.Ino, size: s.Size, mode: uint32(s.Mode), owner: s.Uid, //nolint:unconvert // their types differ by system
 		mtime: s.Mtim.Nano(), changed: s.Ctim.Nano(),
 	}
 }

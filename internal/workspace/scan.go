@@ -214,7 +214,7 @@ type entrance struct {
 func (s *scan) scanEntry(e *entrance, name string, known *node) (*node, error) {
 	st, at := &e.status, e.at
 	if err := unix.Fstatat(e.fd, name, st, unix.AT_SYMLINK_NOFOLLOW); errors.Is(err, unix.ENOENT) {
-		return nil, nil //nolint:nilnil // it went meanwhile
+		return nil, nil // it went meanwhile
 	} else if err != nil {
 		return nil, err
 	}
@@ -225,10 +225,10 @@ func (s *scan) scanEntry(e *entrance, name string, known *node) (*node, error) {
 		known.change = false
 		return known, s.countEntry(known.Size)
 	}
-	path := append(at.path, name) //nolint:gocritic // the place of one entry at a time
+	path := append(at.path, name) // the place of one entry at a time
 	leave, forced := s.isLeftOut(path, name, kind == unix.S_IFDIR, stamp, at)
 	if e.loose = e.loose || forced || at.git != nil && strings.HasSuffix(name, ".lock"); leave {
-		return nil, nil //nolint:nilnil // as it says
+		return nil, nil // as it says
 	}
 	if kind == unix.S_IFDIR && known != nil && !s.full && !at.moved && known.isQuiet(stamp) {
 		if left := s.leftBefore(path); len(left) == 0 || !at.fresh {
@@ -244,7 +244,7 @@ func (s *scan) scanEntry(e *entrance, name string, known *node) (*node, error) {
 	switch {
 	case !isName(n.Name):
 		s.leaveOut(path, "its name can't be kept")
-		return nil, nil //nolint:nilnil // as it says
+		return nil, nil // as it says
 	case kind == unix.S_IFLNK:
 		return s.scanLink(e.fd, n, known, path)
 	case kind == unix.S_IFDIR:
@@ -254,7 +254,7 @@ func (s *scan) scanEntry(e *entrance, name string, known *node) (*node, error) {
 		return s.scanFile(e.fd, n, known, path, at, links)
 	}
 	s.leaveOut(path, "neither a file nor a folder nor a link")
-	return nil, nil //nolint:nilnil // as it says
+	return nil, nil // as it says
 }
 
 // isLeftOut reports whether an entry is left out, and says so, or whether only the index of its repository keeps it.
@@ -294,14 +294,14 @@ func (s *scan) scanLink(dir int, n, known *node, path []string) (*node, error) {
 	target := make([]byte, maxTarget+1)
 	size, err := unix.Readlinkat(dir, string(n.Name), target)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
-		return nil, nil //nolint:nilnil // it went meanwhile
+		return nil, nil // it went meanwhile
 	}
 	if err != nil {
 		return nil, err
 	}
 	if size == 0 || size > maxTarget {
 		s.leaveOut(path, "leads too far")
-		return nil, nil //nolint:nilnil // as it says
+		return nil, nil // as it says
 	}
 	n.Type, n.Target = typeLink, target[:size:size]
 	n.change = known == nil || known.Type != typeLink || !bytes.Equal(known.Target, n.Target)
@@ -314,9 +314,9 @@ func (s *scan) scanBelow(ctx context.Context, dir *os.File, n, known *node, path
 	switch {
 	case errors.Is(err, unix.EACCES):
 		s.leaveOut(path, "can't be read")
-		return nil, nil //nolint:nilnil // as it says
+		return nil, nil // as it says
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
-		return nil, nil //nolint:nilnil // it went meanwhile
+		return nil, nil // it went meanwhile
 	case err != nil:
 		return nil, err
 	}
@@ -356,10 +356,10 @@ func (s *scan) scanFile(dir int, n, known *node, path []string, at scanPlace, li
 	switch {
 	case links > 1 && home.Uid != n.stamp.owner:
 		s.leaveOut(path, "a hard link to another user's file")
-		return nil, nil //nolint:nilnil // as it says
+		return nil, nil // as it says
 	case n.Size > s.limits.File:
 		s.leaveOut(path, fmt.Sprintf("larger than %d MiB", s.limits.File>>20))
-		return nil, nil //nolint:nilnil // as it says
+		return nil, nil // as it says
 	}
 	if at.git != nil {
 		gitPath := append(slices.Clip(at.git), string(n.Name))

@@ -310,7 +310,7 @@ func Used(ctx context.Context, js jetstream.JetStream, names subjects.Names) (Us
 		return Usage{}, err
 	}
 	s := stream.CachedInfo().State
-	return Usage{s.Msgs, int64(s.Bytes)}, nil //nolint:gosec // no disk is as large
+	return Usage{s.Msgs, int64(s.Bytes)}, nil // no disk is as large
 }
 
 // Holders returns which runs have packed something. It asks the server for the names of all packs.

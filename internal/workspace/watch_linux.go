@@ -60,7 +60,7 @@ func (w *watch) addFolder(dir int, above *mark) *mark {
 		return nil
 	}
 	m := &mark{above: above}
-	w.marks[int32(wd)] = m //nolint:gosec // the system counts in 32 bits
+	w.marks[int32(wd)] = m // the system counts in 32 bits
 	return m
 }
 
@@ -81,7 +81,7 @@ func (w *watch) readChanges() bool {
 			return false
 		}
 		for rest := buf[:n]; len(rest) >= unix.SizeofInotifyEvent; {
-			e := (*unix.InotifyEvent)(unsafe.Pointer(&rest[0])) //nolint:gosec // as the system writes it
+			e := (*unix.InotifyEvent)(unsafe.Pointer(&rest[0])) // as the system writes it
 			rest = rest[unix.SizeofInotifyEvent+int(e.Len):]
 			if e.Mask&unix.IN_Q_OVERFLOW != 0 {
 				return false

@@ -351,7 +351,7 @@ func TestTimelineOfAbsurdTimes(t *testing.T) {
 	var alerts []archive.AlertMessage
 	for i, ts := range at {
 		a := wire.Alert{V: wire.Version, Key: fmt.Sprint("key", i), Kind: "stuck", Severity: wire.SeverityWarning, RunID: "r", NodeID: "coder", Timestamp: ts, Text: "stuck"}
-		alerts = append(alerts, archive.AlertMessage{Pos: uint64(i + 1), Data: mustRaw(t, a)}) //nolint:gosec // three
+		alerts = append(alerts, archive.AlertMessage{Pos: uint64(i + 1), Data: mustRaw(t, a)}) // three
 	}
 	if err := s.Archive.RecordAlerts(t.Context(), "created", alerts); err != nil {
 		t.Fatal(err)

@@ -64,7 +64,7 @@ func TestFoldersAreBounded(t *testing.T) {
 			if run != "live" {
 				p.write(w, end())
 			}
-			p.pack(store, run, uint64(i)) //nolint:gosec // a number of few
+			p.pack(store, run, uint64(i)) // a number of few
 		}
 		fork := p.claim("fork", wire.RunNode)
 		p.write(fork, &wire.Event{Payload: &wire.RunForked{ParentRun: "parent", ParentPos: 1, State: raw(&wire.State{V: wire.Version, RunID: "parent", Status: wire.RunRunning})}})
@@ -125,7 +125,7 @@ func TestFoldersOfRemovedRuns(t *testing.T) {
 			w := p.claim(run, wire.RunNode)
 			p.write(w, &wire.Event{Payload: &wire.FlowStart{FlowName: "f", Definition: mustRaw(t, map[string]any{"name": "f"}), DefinitionHash: "h"}})
 			last = p.write(w, &wire.Event{Payload: &wire.FlowComplete{FlowName: "f", Status: wire.FlowStatusComplete}})
-			p.pack(store, run, uint64(i)) //nolint:gosec // a number of few
+			p.pack(store, run, uint64(i)) // a number of few
 		}
 		stop := p.record(recorder.Config{})
 		p.until(last)

@@ -342,7 +342,7 @@ func TestSharedDataDictionary(t *testing.T) {
 	}
 	samples, part := packedFrames(t, made)
 	if *updateDerivation {
-		if err := os.WriteFile("archive/dictionary.zdict", findCommon(samples, 64<<10), 0o644); err != nil { //nolint:gosec // a part of the program
+		if err := os.WriteFile("archive/dictionary.zdict", findCommon(samples, 64<<10), 0o644); err != nil { // a part of the program
 			t.Fatal(err)
 		}
 		return

@@ -73,7 +73,7 @@ func (s site) String() string {
 // TestOperators mutates the code at random sites, the same for a seed, and wants most of the
 // mutants caught by the tests of their rooms. One that doesn't compile is replaced by another.
 func TestOperators(t *testing.T) {
-	r := rand.New(rand.NewPCG(*sampleSeed, 0)) //nolint:gosec // a choice that can be made again
+	r := rand.New(rand.NewPCG(*sampleSeed, 0)) // a choice that can be made again
 	var report strings.Builder
 	w := tabwriter.NewWriter(&report, 0, 0, 2, ' ', 0)
 	made, caught := 0, 0

@@ -216,7 +216,7 @@ func (w *world) fill() {
 	d := duration(w.rng, time.Minute)
 	room := int64(w.rng.IntN(20_000))
 	w.fault("full stream", "%d bytes are left, for %s", room, d)
-	w.limit(func(s jetstream.StreamInfo) int64 { return int64(s.State.Bytes) + room }) //nolint:gosec // far below
+	w.limit(func(s jetstream.StreamInfo) int64 { return int64(s.State.Bytes) + room }) // far below
 	<-time.After(d)
 	w.limit(func(jetstream.StreamInfo) int64 { return -1 })
 }

@@ -76,7 +76,7 @@ func (in bashInput) runCommand(ctx context.Context, c shell.Command) (result, er
 		}
 		switch p := e.Payload.(type) {
 		case *wire.ExecOutput:
-			if before := int(e.JournalOffset) - len(p.Content); output.Len() == 0 && before > maxOutput/2 { //nolint:gosec // bounded by what a command prints
+			if before := int(e.JournalOffset) - len(p.Content); output.Len() == 0 && before > maxOutput/2 { // bounded by what a command prints
 				missing = before
 			}
 			if output.Len()+len(p.Content) > maxOutput {

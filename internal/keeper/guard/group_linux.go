@@ -145,7 +145,7 @@ func groupOf(tree, memory string) *Group {
 }
 
 // makeDir makes a folder as the kernel does those of groups.
-func makeDir(dir string) error { return os.Mkdir(dir, 0o755) } //nolint:gosec // of no file of wake's
+func makeDir(dir string) error { return os.Mkdir(dir, 0o755) } // of no file of wake's
 
 // GroupOf returns the group of the keeper of a folder, whether it is there or not; nil if none can be made.
 func (g Groups) GroupOf(dir string) *Group { return g.groupNamed(GroupName(dir)) }
@@ -256,7 +256,7 @@ func (t *Group) placeProgram(program uint32, attr *syscall.SysProcAttr) (leave f
 			return leave, fmt.Errorf("control group: %w", err)
 		}
 		leave = func() { _ = f.Close() }
-		attr.UseCgroupFD, attr.CgroupFD = true, int(f.Fd()) //nolint:gosec // a file descriptor
+		attr.UseCgroupFD, attr.CgroupFD = true, int(f.Fd()) // a file descriptor
 	}
 	if t.memory == "" || t.memory == t.tree {
 		return leave, nil

@@ -184,7 +184,7 @@ func attachedFiles(oob []byte) []*os.File {
 			continue
 		}
 		for _, fd := range fds {
-			files = append(files, os.NewFile(uintptr(fd), "")) //nolint:gosec // a file descriptor
+			files = append(files, os.NewFile(uintptr(fd), "")) // a file descriptor
 		}
 	}
 	return files
@@ -454,7 +454,7 @@ const guardVerb = "keeper-guard"
 
 // SelfCommand returns this program as a guard or, in package keeper, as a keeper.
 func SelfCommand(args ...string) *exec.Cmd {
-	c := exec.Command("/proc/self/exe", args...) //nolint:noctx // it outlives this program
+	c := exec.Command("/proc/self/exe", args...) // it outlives this program
 	c.Args[0], c.Dir = "wake", "/"
 	c.Env = []string{"GOMAXPROCS=1", "GOTRACEBACK=single"}
 	return c

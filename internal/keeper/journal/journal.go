@@ -250,14 +250,14 @@ func (j *Journal) encodeRecord(r Record) []byte {
 		b = append(b, n[:]...)
 		b = j.box.Seal(b, n[:], appendRecord(nil, r), nil)
 	}
-	binary.BigEndian.PutUint32(b, uint32(len(b)-prefix)) //nolint:gosec // bounded by MaxData
+	binary.BigEndian.PutUint32(b, uint32(len(b)-prefix)) // bounded by MaxData
 	binary.BigEndian.PutUint32(b[4:], crc32.Checksum(b[prefix:], castagnoli()))
 	return b
 }
 
 func appendRecord(b []byte, r Record) []byte {
 	b = append(b, byte(r.Kind))
-	b = binary.BigEndian.AppendUint64(b, uint64(r.At)) //nolint:gosec // the same bits
+	b = binary.BigEndian.AppendUint64(b, uint64(r.At)) // the same bits
 	b = binary.BigEndian.AppendUint64(b, r.Offset)
 	return append(b, r.Data...)
 }
@@ -385,7 +385,7 @@ func (r *reader) nextRecord() (Record, error) {
 		}
 	}
 	record := Record{
-		Kind: Kind(body[0]), At: int64(binary.BigEndian.Uint64(body[1:])), //nolint:gosec // the same bits
+		Kind: Kind(body[0]), At: int64(binary.BigEndian.Uint64(body[1:])), // the same bits
 		Offset: binary.BigEndian.Uint64(body[9:]), Data: body[header:],
 	}
 	if record.Kind < In || record.Kind > rest {

@@ -244,7 +244,7 @@ func (k *course) laneOf(node int64, parent []byte, ts int64) int32 {
 	if k.byKey == nil {
 		k.byKey = map[courseKey]int32{}
 	}
-	key, n := courseKey{node, string(parent)}, int32(len(k.lanes)) //nolint:gosec // of lines in memory
+	key, n := courseKey{node, string(parent)}, int32(len(k.lanes)) // of lines in memory
 	k.byKey[key] = n
 	k.lanes = append(k.lanes, courseLane{courseKey: key, begin: ts, end: ts})
 	return n
@@ -265,7 +265,7 @@ func (n *nameTable) numberOf(name []byte) int32 {
 	if n.number == nil {
 		n.number = map[string]int32{}
 	}
-	text, at := string(name), int32(len(n.all)) //nolint:gosec // of lines in memory
+	text, at := string(name), int32(len(n.all)) // of lines in memory
 	n.all, n.number[text] = append(n.all, text), at
 	n.bytes += nameBytes + len(text)
 	return at

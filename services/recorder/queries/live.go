@@ -166,7 +166,7 @@ func (a *Answers) readLive(ctx context.Context, id string) (*liveRun, error) {
 		found, r := request.Target{Run: id}, &liveRun{}
 		err := t.Row(ctx, `SELECT id, lines FROM runs WHERE run = ?1`, id).Scan(&found.ID, &r.total)
 		if errors.Is(err, sql.ErrNoRows) {
-			return nil, nil //nolint:nilnil // the store answers
+			return nil, nil // the store answers
 		}
 		if err != nil {
 			return nil, err

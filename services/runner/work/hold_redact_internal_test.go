@@ -42,7 +42,7 @@ func TestHeldByTheOneBefore(t *testing.T) {
 			&wire.AgentText{Content: "what isn't a piece ends texts"},
 			&wire.ExecOutput{Stream: "stdout", Content: " horses."},
 		} {
-			events = append(events, &wire.Event{ExecID: "n#1", Timestamp: 1, JournalOffset: uint64(10 + i), Payload: p}) //nolint:gosec // a number of few
+			events = append(events, &wire.Event{ExecID: "n#1", Timestamp: 1, JournalOffset: uint64(10 + i), Payload: p}) // a number of few
 		}
 		return events
 	}

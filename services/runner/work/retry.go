@@ -117,7 +117,7 @@ func (x *execution) agentFailure(p *wire.AgentError) *failure {
 	case bound > 0 && wait > bound:
 		f.message += fmt.Sprintf("; it could go on in %s, and policy.maxRetryWaitMs is %d", wait.Round(time.Second), bound.Milliseconds())
 	case wait <= longestLimit:
-		f.retryAt = time.Now().Add(wait + rand.N(limitSpread)).UnixMilli() //nolint:gosec // it only spreads load
+		f.retryAt = time.Now().Add(wait + rand.N(limitSpread)).UnixMilli() // it only spreads load
 	}
 	return f
 }

@@ -139,7 +139,7 @@ type connector struct{ driver.Connector }
 func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 	conn, err := c.Connector.Connect(ctx)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // database/sql looks at it
+		return nil, err // database/sql looks at it
 	}
 	return connection{conn.(*stdlib.Conn)}, nil
 }
@@ -153,7 +153,7 @@ func (connection) CheckNamedValue(v *driver.NamedValue) (err error) {
 	if text, ok := v.Value.(string); ok {
 		v.Value = PostgresText(text)
 	}
-	return err //nolint:wrapcheck // database/sql says which value it is
+	return err // database/sql says which value it is
 }
 
 // postgresVersion returns the version of the tables in the schema that is first
