@@ -321,7 +321,6 @@ func TestOneAttaches(t *testing.T) {
 
 // TestOtherProtocol meets a keeper that speaks another protocol: it lives for a process that only looks, and
 // is ended by a runner that comes to attach, which reads what it has left.
-//
 func TestOtherProtocol(t *testing.T) {
 	b := open(t, keeper.Watchdogs)
 	p := b.start(process.Config{Name: "agent", Journal: true, Argv: []string{"sh", "-c", "echo word; sleep 100"}})
