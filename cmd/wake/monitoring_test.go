@@ -21,7 +21,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var update = flag.Bool("update", false, "rewrite the table of metrics in docs/operations.md and the dashboard") //nolint:gochecknoglobals // a flag of the tests
+var update = flag.Bool("update", false, "rewrite the table of metrics in docs/operations.md and the dashboard") // a flag of the tests
 
 const (
 	operations = "../../docs/operations.md"
@@ -72,9 +72,9 @@ func everything(t *testing.T) map[string]sample {
 }
 
 var (
-	metricLine   = regexp.MustCompile(`(?m)^# (HELP|TYPE) (wake_\w+) (.*)$`)              //nolint:gochecknoglobals // a constant
-	metricSample = regexp.MustCompile(`(?m)^(wake_\w+?)(?:_bucket|_sum|_count)?\{(.*)\}`) //nolint:gochecknoglobals // a constant
-	metricLabel  = regexp.MustCompile(`(\w+)="`)                                          //nolint:gochecknoglobals // a constant
+	metricLine   = regexp.MustCompile(`(?m)^# (HELP|TYPE) (wake_\w+) (.*)$`)              // a constant
+	metricSample = regexp.MustCompile(`(?m)^(wake_\w+?)(?:_bucket|_sum|_count)?\{(.*)\}`) // a constant
+	metricLabel  = regexp.MustCompile(`(\w+)="`)                                          // a constant
 )
 
 func metricsOf(text string) map[string]sample {

@@ -25,7 +25,7 @@ type Bucket struct {
 // Bucket returns a bucket of the server, which is asked once whether it has it.
 func (l *Log) Bucket(ctx context.Context, name string) (*Bucket, error) {
 	if b, opened := l.buckets.Load(name); opened {
-		return b.(*Bucket), nil //nolint:forcetypeassert // nothing else is stored there
+		return b.(*Bucket), nil // nothing else is stored there
 	}
 	kv, err := l.js.KeyValue(ctx, name)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 // openHarness are the events of the agent observability specification (§3 and
 // §6.1) and their fields, in its order and under its names; of flow:*, node:*,
 // edge:* and others the fields of the runtime that it belongs to.
-var openHarness = map[wire.Type][]string{ //nolint:gochecknoglobals // constant
+var openHarness = map[wire.Type][]string{ // constant
 	wire.TypeFlowStart:       {"flowName"},
 	wire.TypeFlowComplete:    {"flowName", "status"},
 	wire.TypeFlowPaused:      nil,
@@ -42,8 +42,8 @@ var openHarness = map[wire.Type][]string{ //nolint:gochecknoglobals // constant
 
 // The fields that the specification names of usage and of modelUsage.
 var (
-	usageFields = []string{"inputTokens", "outputTokens", "cacheCreationInputTokens", "cacheReadInputTokens"} //nolint:gochecknoglobals // constant
-	modelFields = []string{"inputTokens", "outputTokens"}                                                     //nolint:gochecknoglobals // constant
+	usageFields = []string{"inputTokens", "outputTokens", "cacheCreationInputTokens", "cacheReadInputTokens"} // constant
+	modelFields = []string{"inputTokens", "outputTokens"}                                                     // constant
 )
 
 // OpenHarness writes the events that the agent observability specification
@@ -181,7 +181,7 @@ func appendModels(b []byte, value wire.Raw) ([]byte, error) {
 func appendText(b []byte, s string) []byte {
 	out, err := wire.AppendJSON(b, wire.RawString(s))
 	if err != nil { // it isn't UTF-8
-		text, _ := json.Marshal(s) //nolint:errchkjson // a string
+		text, _ := json.Marshal(s) // a string
 		return append(b, text...)
 	}
 	return out

@@ -45,7 +45,7 @@ func TestLongStory(t *testing.T) {
 	}); took > 64<<20 {
 		t.Errorf("500 kB in 5000 pieces took %d MiB", took>>20)
 	}
-	if s.endTurn(""); s.out[len(s.out)-1].Payload.(*wire.TurnEnd).Result != strings.Repeat(piece, 5000) { //nolint:forcetypeassert // it is what ends a turn
+	if s.endTurn(""); s.out[len(s.out)-1].Payload.(*wire.TurnEnd).Result != strings.Repeat(piece, 5000) { // it is what ends a turn
 		t.Error("the message isn't what its pieces are")
 	}
 }

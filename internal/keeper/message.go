@@ -16,7 +16,7 @@ import (
 // protocol is the version of what runner and keeper say to each other. A keeper
 // refuses a runner of another one, and that runner ends it: no other comes. Both sides of a release
 // speak the same, and a change that isn't an addition raises it. Only tests set it.
-var protocol = 1 //nolint:gochecknoglobals // a constant outside of tests
+var protocol = 1 // a constant outside of tests
 
 // What a message is. A message is its length (4 bytes, big endian, of what follows), a
 // byte that says which, and its body: bytes of a program for msgInput and msgFrame, JSON for the

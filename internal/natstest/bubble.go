@@ -50,7 +50,7 @@ func Bubble(t *testing.T, f func(*testing.T)) {
 }
 
 // bubbled is whether a test runs in a bubble: there is one at a time.
-var bubbled atomic.Bool //nolint:gochecknoglobals // as the bubble
+var bubbled atomic.Bool // as the bubble
 
 // settleBubble lets servers in a bubble answer what they were asked. One that is shut down sleeps under a lock, and a request
 // that waits for the lock stops the bubble's time for ever.
@@ -68,10 +68,10 @@ func settleBubble() {
 // keeps the clock itself.
 //
 //go:linkname refs github.com/nats-io/nats-server/v2/server/ats.refs
-var refs atomic.Int64 //nolint:gochecknoglobals // the server's
+var refs atomic.Int64 // the server's
 
 //go:linkname utime github.com/nats-io/nats-server/v2/server/ats.utime
-var utime atomic.Int64 //nolint:gochecknoglobals // the server's
+var utime atomic.Int64 // the server's
 
 // keepClock keeps the server's clock by the clock of the bubble of a test.
 func keepClock(test string, stop <-chan struct{}) {

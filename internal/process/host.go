@@ -224,14 +224,14 @@ type Exit struct {
 var ErrSurvivors = errors.New("process: some processes could not be ended")
 
 // clock replaces the machine's clock, unless it is nil.
-var clock func() time.Duration //nolint:gochecknoglobals // a machine has one
+var clock func() time.Duration // a machine has one
 
 // SetClock has [Uptime] tell the time of another clock: that of a simulation, which has a time of its own. It is called
 // before anything else is.
 func SetClock(c func() time.Duration) { clock = c }
 
 // livePrograms are the programs that this program started and has not waited for.
-var livePrograms programs //nolint:gochecknoglobals // children belong to the whole program
+var livePrograms programs // children belong to the whole program
 
 // programs numbers the programs that were started, and tells which of this
 // program's children are such, so that others can be reaped.

@@ -97,7 +97,7 @@ func privateDir(dir string) error {
 	if !info.IsDir() {
 		return &fs.PathError{Op: "open", Path: dir, Err: syscall.ENOTDIR}
 	}
-	switch owner := int(info.Sys().(*syscall.Stat_t).Uid); { //nolint:forcetypeassert // on all systems that wake is built for
+	switch owner := int(info.Sys().(*syscall.Stat_t).Uid); { // on all systems that wake is built for
 	case owner == os.Geteuid() && info.Mode().Perm()&0o077 != 0 && info.Mode()&fs.ModeSticky == 0 && isOwn(dir):
 		return os.Chmod(dir, info.Mode()&^0o077)
 	case owner != os.Geteuid() && owner != 0 && os.Geteuid() != 0:

@@ -50,7 +50,7 @@ func (c *Client) Do(ctx context.Context, cmd wire.Command) (wire.CommandResponse
 		return answer, err
 	}
 	answer.Recorded, answer.Position = true, record.Pos
-	p := record.Event.Payload.(*wire.CommandReceived) //nolint:forcetypeassert // awaitRecord looked
+	p := record.Event.Payload.(*wire.CommandReceived) // awaitRecord looked
 	answer.Accepted, answer.Reason = p.Accepted, p.Reason
 	if !p.Accepted {
 		return answer, rejectionError(cmd, p.Reason)

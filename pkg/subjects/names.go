@@ -10,7 +10,7 @@ import (
 const DefaultPrefix = "wake"
 
 // Default are the names with [DefaultPrefix].
-var Default = Names{} //nolint:gochecknoglobals // a constant in all but name: Names has no exported field and no setter
+var Default = Names{} // a constant in all but name: Names has no exported field and no setter
 
 // Names are the names of one installation of wake. Installations with different
 // prefixes share nothing. The zero value has [DefaultPrefix]. Names can be

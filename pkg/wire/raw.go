@@ -13,7 +13,7 @@ import (
 type Raw []byte
 
 // Null is the value null.
-var Null = Raw{codeNil} //nolint:gochecknoglobals // constant
+var Null = Raw{codeNil} // constant
 
 // validString replaces each byte that isn't UTF-8 by U+FFFD.
 func validString(s string) string {

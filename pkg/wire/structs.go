@@ -25,7 +25,7 @@ type member struct {
 }
 
 // layouts holds the layout of every struct type that was met.
-var layouts sync.Map //nolint:gochecknoglobals // a cache: types don't change
+var layouts sync.Map // a cache: types don't change
 
 // layoutOf returns the layout of a struct type. Embedded structs without a name
 // of their own lend their fields, as in encoding/json.
@@ -91,9 +91,9 @@ func isZero(v reflect.Value) bool {
 }
 
 var (
-	rawType         = reflect.TypeFor[Raw]()              //nolint:gochecknoglobals // constant
-	marshalerType   = reflect.TypeFor[json.Marshaler]()   //nolint:gochecknoglobals // constant
-	unmarshalerType = reflect.TypeFor[json.Unmarshaler]() //nolint:gochecknoglobals // constant
+	rawType         = reflect.TypeFor[Raw]()              // constant
+	marshalerType   = reflect.TypeFor[json.Marshaler]()   // constant
+	unmarshalerType = reflect.TypeFor[json.Unmarshaler]() // constant
 )
 
 func errUnsupported(t reflect.Type) error {

@@ -405,7 +405,7 @@ func TestParkedAfterAnOutage(t *testing.T) {
 				b.process("r1", &scripted{say: echo}, func(c *runner.Config) { c.ParkAfter = 20 * time.Second })
 				b.submit("run1", sleepFlow)
 				waits := b.until("run1", wire.TypeNodeWaiting)
-				due := waits[len(waits)-1].Event.Payload.(*wire.NodeWaiting).Until //nolint:forcetypeassert // it is that
+				due := waits[len(waits)-1].Event.Payload.(*wire.NodeWaiting).Until // it is that
 				<-time.After(10 * time.Second)
 				b.server.Stop()
 				<-time.After(time.Minute + longer)

@@ -68,7 +68,7 @@ func TestTakeoverCost(t *testing.T) {
 	for seen := map[string]bool{}; len(seen) < n; {
 		select {
 		case e := <-claims:
-			p := e.Event.Payload.(*wire.RunClaimed) //nolint:forcetypeassert // that is what is told
+			p := e.Event.Payload.(*wire.RunClaimed) // that is what is told
 			if seen[e.RunID] {
 				more++
 			}

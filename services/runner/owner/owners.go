@@ -74,7 +74,7 @@ func (o *Owners) DecideImported(ctx context.Context, s *wire.State, cmd wire.Com
 		if err != nil || decided == nil {
 			return "", cmp.Or(err, RejectEnded(s, cmd))
 		}
-		return "", command.RejectAnswered(call, decided.Payload.(*wire.PermissionDecided).By, time.UnixMilli(decided.Timestamp)) //nolint:forcetypeassert // it is one
+		return "", command.RejectAnswered(call, decided.Payload.(*wire.PermissionDecided).By, time.UnixMilli(decided.Timestamp)) // it is one
 	}
 	if j.cmd.NodeID = wire.HooksNode; cmd.Type == "reply" {
 		err = j.judgeReply(ctx)

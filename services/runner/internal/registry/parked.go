@@ -41,7 +41,7 @@ func (a alarms) Swap(i, j int) {
 
 // Push implements [heap.Interface].
 func (a *alarms) Push(x any) {
-	one := x.(*alarm) //nolint:forcetypeassert // it is one
+	one := x.(*alarm) // it is one
 	one.index = len(*a)
 	*a = append(*a, one)
 }

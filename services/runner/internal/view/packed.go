@@ -78,7 +78,7 @@ func (p *packed) unpackState() (*wire.State, error) {
 }
 
 // usualTexts are what states have in common: the names of their fields, above all.
-var usualTexts = sync.OnceValue(func() *s2.Dict { //nolint:gochecknoglobals // made once, and not changed
+var usualTexts = sync.OnceValue(func() *s2.Dict { // made once, and not changed
 	s := run.New("run")
 	s.Status, s.StartedAt, s.UpdatedAt, s.EventCount, s.ForkPoints = wire.RunRunning, 1, 1, 1, 1
 	s.FlowName, s.DefinitionHash, s.Workspace, s.Folder = "flow", "0", "/workspaces/", &wire.FolderSnapshot{}
