@@ -23,15 +23,12 @@ var updateDerivation = flag.Bool("update", false, "rewrite testdata/derivation.g
 
 // Rows that come out otherwise than in the last release have another version, by which verify tells them from damaged ones.
 func TestDerivation(t *testing.T) {
-	files, err := filepath.Glob("../../internal/agent/claude/testdata/*/*.jsonl")
-	if err != nil || len(files) < 20 {
-		t.Fatalf("%d recordings, %v", len(files), err)
-	}
+	files := recordings(t)
 	var got strings.Builder
 	fmt.Fprintf(&got, "version %d\n%x story\n", index.Derivation, rowsSum(t, story(t)))
 	for _, file := range files {
 		p := newTape(t)
-		p.play(file)
+		p.play("r1", file)
 		fmt.Fprintf(&got, "%x %s/%s\n", rowsSum(t, p), filepath.Base(filepath.Dir(file)), filepath.Base(file))
 	}
 	golden := filepath.Join("testdata", "derivation.golden")
@@ -49,8 +46,18 @@ func TestDerivation(t *testing.T) {
 	}
 }
 
-// play appends the events of a recording, at times of its own.
-func (p *tape) play(file string) {
+// recordings are the files of the sessions of agents that are in the repository.
+func recordings(t testing.TB) []string {
+	t.Helper()
+	files, err := filepath.Glob("../../internal/agent/claude/testdata/*/*.jsonl")
+	if err != nil || len(files) < 20 {
+		t.Fatalf("%d recordings, %v", len(files), err)
+	}
+	return files
+}
+
+// play appends the events of a recording, as those of a run, at times of its own.
+func (p *tape) play(run, file string) {
 	p.t.Helper()
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -66,9 +73,9 @@ func (p *tape) play(file string) {
 		events = append(events, n.Line(p.clock, bytes.TrimSpace(line))...)
 	}
 	for _, e := range append(events, n.Finish(p.clock, claude.Exit{Unknown: true})...) {
-		e.RunID, e.NodeID, e.ExecID, e.Epoch = "r1", "agent", "agent#1", 1
-		p.seqs["r1/agent"]++
-		e.Seq = p.seqs["r1/agent"]
+		e.RunID, e.NodeID, e.ExecID, e.Epoch = run, "agent", "agent#1", 1
+		p.seqs[run+"/agent"]++
+		e.Seq = p.seqs[run+"/agent"]
 		p.put(e)
 	}
 }

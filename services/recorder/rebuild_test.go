@@ -2,11 +2,13 @@ package recorder_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder"
 	"code.wake.dev/wake/services/recorder/archive"
 )
 
@@ -94,5 +96,49 @@ func TestRebuildOfLongLine(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"open"}, found(t, s, "grew")); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A store of long runs, made of real sessions, is sound whatever is done to it between two batches.
+func TestSoundInAnyOrder(t *testing.T) {
+	files := recordings(t)
+	for seed := range uint64(12) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		p := newTape(t)
+		runs := 1 + random.IntN(3)
+		for len(p.entries) < 1000*runs+random.IntN(2000) {
+			p.play(fmt.Sprint("r", random.IntN(runs)), files[random.IntN(len(files))])
+		}
+		path := newTarget(t)
+		s := openAt(t, path)
+		for at := 0; at < len(p.entries); {
+			b := recorder.Batch{Incarnation: incarnation, Entries: p.entries[at:min(len(p.entries), at+1+random.IntN(1200))], Later: random.IntN(2) == 0}
+			at += len(b.Entries)
+			if _, err := s.Index.Record(t.Context(), b); err != nil {
+				t.Fatal(seed, err)
+			}
+			if _, err := s.Index.Derive(t.Context(), 1+random.IntN(2000)); err != nil {
+				t.Fatal(seed, err)
+			}
+			if random.IntN(2) == 0 {
+				indexed(t, s)
+			}
+			if random.IntN(3) == 0 {
+				if err := s.Index.Rebuild(t.Context(), fmt.Sprint("order ", at), func(int64, int64) {}); err != nil {
+					t.Fatal(seed, err)
+				}
+			}
+			if random.IntN(3) == 0 {
+				sound(t, s, fmt.Sprintf("seed %d, at %d", seed, at))
+			}
+			if random.IntN(3) == 0 {
+				closed(t, s)
+				s = openAt(t, path)
+			}
+		}
+		derived(t, s)
+		indexed(t, s)
+		sound(t, s, fmt.Sprintf("seed %d", seed))
+		closed(t, s)
 	}
 }

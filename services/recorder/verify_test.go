@@ -221,6 +221,26 @@ func tamper(t *testing.T, path string, change func(db *sql.DB)) recorder.Verific
 	return verified(t, copied, "")
 }
 
+// A store that is checked again and again while its full text is written anew is sound each time.
+func TestVerifyAgain(t *testing.T) {
+	p := newTape(t)
+	exec := p.start("r1", "coder", nil)
+	s := openAt(t, newTarget(t))
+	defer closed(t, s)
+	for i := range 40 {
+		before := len(p.entries)
+		p.add("r1", "coder", exec, &wire.AgentText{Content: fmt.Sprintf("words of line %d, which go into the full text with the others", i)})
+		if i == 0 {
+			before = 0
+		}
+		if _, err := s.Index.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: p.entries[before:]}); err != nil {
+			t.Fatal(err)
+		}
+		indexed(t, s)
+		sound(t, s, fmt.Sprint("time ", i))
+	}
+}
+
 // What keeps the events from being changed, and what shows them, is looked at too.
 func TestVerifyFindsAnotherSchema(t *testing.T) {
 	path := recorded(t, filepath.Join(t.TempDir(), "recorder.db"))
