@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
 	"os"
@@ -349,14 +350,22 @@ func (a fileVerbs) exportText(ctx context.Context, src source, m *meter, out *ex
 		}
 		return src.exportWhole(ctx, m, func(events export.Events) (export.Result, error) { return export.OpenHarness(out, run, events, first) })
 	default:
-		if src.log != nil {
-			var err error
-			if run.Alerts, err = src.log.LastAlerts(ctx, run.ID, maxPageAlerts); err != nil {
-				return export.Result{}, err
-			}
+		var err error
+		if run.Alerts, err = src.lastAlerts(ctx); err != nil {
+			return export.Result{}, err
 		}
 		return src.exportWhole(ctx, m, func(events export.Events) (export.Result, error) { return export.HTML(out, run, events) })
 	}
+}
+
+// lastAlerts returns the last alerts of the run, the oldest first.
+func (s source) lastAlerts(ctx context.Context) ([]wire.Alert, error) {
+	if s.file == nil {
+		return s.log.LastAlerts(ctx, s.query.Run, maxPageAlerts)
+	}
+	r, err := s.file.Answers.Alerts(ctx, wire.AlertsRequest{Run: s.query.Run, Limit: maxPageAlerts}, math.MaxInt)
+	slices.Reverse(r.Alerts)
+	return r.Alerts, err
 }
 
 func (s source) runInfo() export.Run {

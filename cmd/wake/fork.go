@@ -51,7 +51,7 @@ other run isn't touched. Prints the id of the new run.
 
 func (a runVerbs) forkRun(ctx context.Context, ref string, o forkOptions) error {
 	if o.id != "" {
-		if err := subjects.CheckID(o.id); err != nil {
+		if err := subjects.CheckNewRun(o.id); err != nil {
 			return usageError("", "--id: %w", err)
 		}
 	}

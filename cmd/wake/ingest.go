@@ -123,7 +123,7 @@ func completeIngest(o *ingest.Options, labels []string) error {
 	if !slices.Contains(ingest.Formats(), o.Format) {
 		return usageError("it is "+ingest.Names(), "--format: %q is unknown", o.Format)
 	}
-	if err := subjects.CheckID(o.RunID); o.RunID != "" && err != nil {
+	if err := subjects.CheckNewRun(o.RunID); o.RunID != "" && err != nil {
 		return usageError("", "--run: %w", err)
 	}
 	if err := subjects.CheckID(o.NodeID); err != nil {

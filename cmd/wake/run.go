@@ -99,7 +99,7 @@ func (a *app) buildRequest(file string, o runOptions) (wire.RunRequest, error) {
 	}
 	r.Definition = def.Raw()
 	r.RunID = cmp.Or(r.RunID, newRunID())
-	if err := subjects.CheckID(r.RunID); err != nil {
+	if err := subjects.CheckNewRun(r.RunID); err != nil {
 		return r, usageError("", "--id: %w", err)
 	}
 	if r.Input, err = a.readInput(o.input); err != nil {

@@ -116,7 +116,7 @@ func checkRequest(q wire.IngestRequest) error {
 	}
 	switch f := ingest.Format(q.Format); {
 	case f.IsAgent():
-		if err := cmp.Or(subjects.CheckID(q.Run), subjects.CheckID(q.Node)); err != nil {
+		if err := cmp.Or(subjects.CheckNewRun(q.Run), subjects.CheckID(q.Node)); err != nil {
 			return badRequest("run and node: %v", err)
 		}
 	case f == ingest.Kahn, f == Exported:

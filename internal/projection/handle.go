@@ -116,7 +116,7 @@ func (p *Projection[V]) setAside(ctx context.Context, e eventlog.Entry, cause er
 	if len(reason) > maxReason {
 		reason = strings.ToValidUTF8(reason[:maxReason], "") + "…"
 	}
-	p.logger.WarnContext(ctx, "event refused", "service", p.c.Service, "subject", e.Subject, "position", e.Pos, "reason", reason)
+	p.logger.WarnContext(ctx, "event refused", "subject", e.Subject, "position", e.Pos, "reason", reason)
 	p.refused.Inc()
 	p.force = true
 	if room := int(p.log.Conn().MaxPayload()) - headroom; len(e.Data) > room {
@@ -224,7 +224,7 @@ func (p *Projection[V]) checkLoaded(ctx context.Context, runID string, stored *L
 // Rebuild counts and logs that what is stored of a run can't be used and is
 // built again. It is for the service's Load.
 func (p *Projection[V]) Rebuild(runID string, reason error) {
-	p.logger.Warn("stored value is built again", "service", p.c.Service, "run", runID, "reason", reason)
+	p.logger.Warn("stored value is built again", "run", runID, "reason", reason)
 	p.unusable.Inc()
 }
 

@@ -209,7 +209,7 @@ func (p *Projection[V]) Run(ctx context.Context) error {
 		if p.obeyRebuildOrder(ctx, time.Now()) {
 			reading.stop()
 			if err := <-reading.ended; err != nil { // the next one finds that, too
-				p.logger.DebugContext(ctx, "reading ended", "service", p.c.Service, "error", err)
+				p.logger.DebugContext(ctx, "reading ended", "error", err)
 			}
 			reading = p.startConsumer(ctx, jobs)
 			if err := p.loadTimed(ctx); err != nil {
@@ -253,7 +253,7 @@ func (p *Projection[V]) startConsumer(ctx context.Context, jobs chan<- job) back
 
 // beginAnew begins anew: the log is not the one that was committed.
 func (p *Projection[V]) beginAnew(cause error) {
-	p.logger.Warn("begins anew", "service", p.c.Service, "cause", cause)
+	p.logger.Warn("begins anew", "cause", cause)
 	p.unusable.Inc()
 	p.dropValues()
 	p.handled, p.renewal.until, p.end = 0, 0, math.MaxUint64
@@ -268,7 +268,7 @@ func (p *Projection[V]) saveRest(ctx context.Context, err error) error {
 	p.saveAll(last, func(*trackedValue[V]) bool { return true })
 	if p.safePosition() > p.commit.position.Seq {
 		if err := p.commitPosition(last); err != nil {
-			p.logger.WarnContext(ctx, "position is not saved", "service", p.c.Service, "error", err)
+			p.logger.WarnContext(ctx, "position is not saved", "error", err)
 		}
 	}
 	if err != nil && ctx.Err() == nil {

@@ -77,7 +77,7 @@ func (p *Projection[V]) beginRebuild(ctx context.Context, id string) error {
 			return err
 		}
 	}
-	p.logger.InfoContext(ctx, "makes all values again", "service", p.c.Service, "order", id, "until", r.Until)
+	p.logger.InfoContext(ctx, "makes all values again", "order", id, "until", r.Until)
 	p.dropValues()
 	p.commit.position, p.handled = r.Position, r.Position.Seq
 	p.renewal.id, p.renewal.until, p.renewal.made = id, r.Until, map[string]bool{}
@@ -99,7 +99,7 @@ func (p *Projection[V]) reportProgress(ctx context.Context) {
 		ID: r.id, Part: min(p.commit.position.Seq, r.until), Of: r.until, Unit: "positions", Done: r.until == 0 || p.commit.position.Seq >= r.until,
 	})
 	if err != nil {
-		p.logger.WarnContext(ctx, "progress is not shown", "service", p.c.Service, "error", err)
+		p.logger.WarnContext(ctx, "progress is not shown", "error", err)
 	}
 }
 
@@ -110,7 +110,7 @@ func (p *Projection[V]) noteCommit(ctx context.Context) {
 	}
 	p.reportProgress(ctx)
 	if p.commit.position.Seq >= p.renewal.until {
-		p.logger.InfoContext(ctx, "made all values again", "service", p.c.Service, "runs", len(p.renewal.made))
+		p.logger.InfoContext(ctx, "made all values again", "runs", len(p.renewal.made))
 		p.renewal.until, p.renewal.made = 0, nil
 	}
 }

@@ -77,7 +77,7 @@ func (p *Projection[V]) saveValue(ctx context.Context, t *trackedValue[V]) error
 	case errors.Is(err, ErrConflict):
 		return p.reloadValue(ctx, t)
 	case tooLarge(err): // it never will be saved, and must not hold up what can be
-		p.logger.ErrorContext(ctx, "value is too large to be saved", "service", p.c.Service, "run_bytes", len(t.run), "error", err)
+		p.logger.ErrorContext(ctx, "value is too large to be saved", "run", t.run, "error", err)
 		p.unusable.Inc()
 	case err != nil:
 		return err
@@ -104,7 +104,7 @@ func tooLarge(err error) bool {
 // that later. A value that is already further stays as it is in the bucket. Where
 // two processes work at once, one of them is told so again and again.
 func (p *Projection[V]) reloadValue(ctx context.Context, t *trackedValue[V]) error {
-	p.logger.DebugContext(ctx, "stored value was replaced by another process", "service", p.c.Service, "run", t.run)
+	p.logger.DebugContext(ctx, "stored value was replaced by another process", "run", t.run)
 	_, err := p.loadValue(ctx, t.run, p.handled, false)
 	return err
 }
@@ -182,7 +182,7 @@ func (p *Projection[V]) openState(ctx context.Context) error {
 	}
 	if r.Position.Incarnation != p.log.Incarnation() {
 		if r.Position.Seq > 0 {
-			p.logger.WarnContext(ctx, "begins anew", "service", p.c.Service, "cause", "the position is of another incarnation of the log")
+			p.logger.WarnContext(ctx, "begins anew", "cause", "the position is of another incarnation of the log")
 			p.unusable.Inc()
 		}
 		r.Position, r.Until = wire.Position{Incarnation: p.log.Incarnation()}, 0
@@ -210,7 +210,7 @@ func (p *Projection[V]) readCommitted(ctx context.Context) (stateRecord, error) 
 	}
 	p.commit.revision = e.Revision()
 	if err := wire.Unmarshal(e.Value(), &r); err != nil {
-		p.logger.WarnContext(ctx, "position can't be read", "service", p.c.Service, "error", err)
+		p.logger.WarnContext(ctx, "position can't be read", "error", err)
 		p.unusable.Inc()
 		return stateRecord{}, nil
 	}

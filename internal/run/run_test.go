@@ -309,6 +309,41 @@ func TestBoundedLists(t *testing.T) {
 	}
 }
 
+// Of an agent with very many open calls it is still told that one waits for a person, and the exact breakpoint again when there are
+// fewer.
+func TestManyOpenCalls(t *testing.T) {
+	lines := []string{
+		`{"type":"run:claimed"}`, `{"type":"flow:start","flowName":"f","definition":{},"definitionHash":"h"}`,
+		`{"type":"node:scheduled","target":"a","execId":"a#1","attempt":1}`, `{"type":"node:claimed","nodeId":"a"}`,
+		`{"type":"node:start","nodeId":"a","execId":"a#1","nodeType":"agent"}`,
+	}
+	call := func(kind string, i int, rest string) {
+		lines = append(lines, fmt.Sprintf(`{"type":%q,"nodeId":"a","execId":"a#1","callId":"t%d"%s}`, kind, i, rest))
+	}
+	const many = 1500
+	for i := range many {
+		call("tool:intent", i, `,"toolName":"Bash","toolInput":{}`)
+	}
+	call("permission:required", many-1, `,"toolName":"Bash"`)
+	for want, ended := range map[string]int{"AWAITING_APPROVAL": 0, "TOOL_PENDING": many - 1, "POST_TOOL": many} {
+		all := slices.Clone(lines)
+		lines = all
+		if ended > 0 {
+			call("permission:decided", many-1, `,"decision":"deny"`)
+		}
+		for i := range ended {
+			call("agent:tool", many-1-i, `,"toolName":"Bash","toolInput":{},"toolOutput":"no","error":"no","denied":true`)
+		}
+		s, refused := parseHistory(t, []byte(strings.Join(lines, "\n"))).fold(t, run.New("r1"))
+		if lines = all; refused != "" {
+			t.Fatal(refused)
+		}
+		if got := s.Nodes["a"].Breakpoint; got != want || len(s.Tools) != many-ended {
+			t.Errorf("with %d open calls the breakpoint is %s, want %s", len(s.Tools), got, want)
+		}
+	}
+}
+
 // A decision on a call leaves that on another node's call of the same id in the
 // inbox.
 func TestDecisionsOfOneCallID(t *testing.T) {

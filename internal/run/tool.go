@@ -191,11 +191,24 @@ func (f *fold) agentTool(a actor, p *wire.AgentTool) error {
 	return nil
 }
 
-// deriveBreakpoint computes the breakpoint of an execution from its open calls.
+// manyCalls is how many open calls of a run are looked at for each event of one.
+const manyCalls = 1000
+
+// deriveBreakpoint computes the breakpoint of an execution from its open calls. Of many it looks at the event's own alone, which
+// can only bring the agent nearer to a human until there are fewer: to look at all of them each time costs their square.
 func (f *fold) deriveBreakpoint(a actor) {
+	isOwn := func(c wire.ToolCall) bool { return c.Node == a.id && c.Exec == a.n.Exec && c.Parent == "" }
+	if len(f.s.Tools) > manyCalls {
+		at := a.n.Breakpoint
+		if c := f.s.Tools[f.callKey(a)]; isOwn(c) && rank[breakpoints[c.State]] > rank[at] {
+			at = breakpoints[c.State]
+		}
+		f.setBreakpoint(a, at)
+		return
+	}
 	f.setBreakpoint(a, Breakpoint(func(yield func(wire.ToolCallState) bool) {
 		for _, c := range f.s.Tools {
-			if c.Node == a.id && c.Exec == a.n.Exec && c.Parent == "" && !yield(c.State) {
+			if isOwn(c) && !yield(c.State) {
 				return
 			}
 		}

@@ -35,8 +35,9 @@ func Sanitize(s string) string {
 	return b.String()
 }
 
-// Plain removes escape sequences, such as those of colours, and nothing else.
+// Plain removes escape sequences, such as those of colours, and shows NUL, at which a text ends for some. All else stays.
 func Plain(s string) string {
+	s = strings.ReplaceAll(s, "\x00", "\u2400")
 	if !strings.ContainsRune(s, visible.Escape) {
 		return s
 	}

@@ -92,7 +92,7 @@ func BenchmarkSanitize(b *testing.B) {
 
 func TestPlain(t *testing.T) {
 	for in, want := range map[string]string{
-		"": "", "plain é\r\x00": "plain é\r\x00",
+		"": "", "plain é\r\x00": "plain é\r\u2400",
 		"\x1b[31mfail\x1b[0m": "fail", "a\x1b[1;32mb": "ab",
 		"\x1b]0;title\x07x": "x", "cut \x1b[3": "cut \x1b[3", "\x1b": "\x1b",
 	} {

@@ -138,7 +138,7 @@ func (c *Client) FindSession(ctx context.Context, session string) (string, error
 // lacks the key: the request would be readable. The run has begun when its flow:start is in the log, which
 // may be never for a definition that no runner takes.
 func (c *Client) Start(ctx context.Context, r wire.RunRequest) error {
-	if err := subjects.CheckID(r.RunID); err != nil {
+	if err := subjects.CheckNewRun(r.RunID); err != nil {
 		return &wire.APIError{Code: wire.CodeBadRequest, Message: err.Error()}
 	}
 	r.V = cmp.Or(r.V, wire.Version)

@@ -175,6 +175,14 @@ const MaxID = 512
 // ErrID is returned for an id that a user may not choose.
 var ErrID = errors.New("subjects: invalid id")
 
+// CheckNewRun is [CheckID] of the id of a run that is to be. One with a leading @ would be taken for a reference such as @last.
+func CheckNewRun(id string) error {
+	if strings.HasPrefix(id, "@") {
+		return fmt.Errorf("%w %q: a leading @ is reserved for references such as @last", ErrID, id)
+	}
+	return CheckID(id)
+}
+
 // CheckID fails with [ErrID] if id can't be chosen for a run, a node, a pool or
 // a label: it is empty, longer than [MaxID], not UTF-8 or reserved.
 func CheckID(id string) error {

@@ -302,6 +302,11 @@ func TestCheckID(t *testing.T) {
 			t.Errorf("CheckID(%q) = %v, want ErrID", id, err)
 		}
 	}
+	for id, want := range map[string]error{"a@b": nil, "@last": subjects.ErrID, "@": subjects.ErrID, "": subjects.ErrID} {
+		if err := subjects.CheckNewRun(id); !errors.Is(err, want) {
+			t.Errorf("CheckNewRun(%q) = %v, want %v", id, err, want)
+		}
+	}
 }
 
 func ExampleNames() {

@@ -21,7 +21,7 @@ func (s denials) detect(in input) (denials, []finding) {
 	call := e.Node() + "\n" + e.CallID
 	switch p := e.Payload.(type) {
 	case *wire.PermissionRequired: // a human is asked and decides
-		s.Human = withKey(s.Human, call, true)
+		s.Human = withCall(s.Human, call, true)
 	case *wire.NodeComplete, *wire.NodeError, *wire.NodeCancelled:
 		s.Human, s.Told = withoutNode(s.Human, e.Node()), withoutNode(s.Told, e.Node())
 	case *wire.AgentTool:

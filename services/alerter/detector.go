@@ -209,6 +209,17 @@ func withKey[V any](m map[string]V, key string, v V) map[string]V {
 	return c
 }
 
+// maxCalls bounds the calls of which a detector remembers something while they are open: what it knows is copied for each event.
+const maxCalls = 1000
+
+// withCall is [withKey] of an open call. Of more than can be remembered, the later ones aren't.
+func withCall[V any](m map[string]V, call string, v V) map[string]V {
+	if _, known := m[call]; !known && len(m) >= maxCalls {
+		return m
+	}
+	return withKey(m, call, v)
+}
+
 // withoutKey returns m, or a copy of it that lacks key.
 func withoutKey[V any](m map[string]V, key string) map[string]V {
 	if _, ok := m[key]; !ok {

@@ -27,7 +27,7 @@ func (s messages) detect(in input) (messages, []finding) {
 	switch p := e.Payload.(type) {
 	case *wire.ToolIntent:
 		if strings.HasSuffix(p.ToolName, notifyTool) {
-			s.Calls = withKey(s.Calls, call, false)
+			s.Calls = withCall(s.Calls, call, false)
 		}
 	case *wire.CCMessage:
 		for _, open := range sortedKeys(s.Calls) {

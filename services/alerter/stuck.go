@@ -111,9 +111,9 @@ func (k silence) applyEvent(in input) (silence, bool) {
 	case *wire.UserMessage:
 		k.Asked = false
 	case *wire.ToolIntent:
-		k.Calls = withKey(k.Calls, e.CallID, flight{Tool: p.ToolName, Since: in.At, Pos: in.Pos})
+		k.Calls = withCall(k.Calls, e.CallID, flight{Tool: p.ToolName, Since: in.At, Pos: in.Pos})
 	case *wire.PermissionRequired:
-		k.Calls = withKey(k.Calls, e.CallID, flight{Tool: p.ToolName, Since: in.At, Pos: in.Pos, Waiting: true})
+		k.Calls = withCall(k.Calls, e.CallID, flight{Tool: p.ToolName, Since: in.At, Pos: in.Pos, Waiting: true})
 	case *wire.PermissionDecided:
 		if c, ok := k.Calls[e.CallID]; ok {
 			k.Calls = withKey(k.Calls, e.CallID, flight{Tool: c.Tool, Since: in.At, Pos: in.Pos})

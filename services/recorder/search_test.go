@@ -347,8 +347,10 @@ func TestRunsByWhatTheyDid(t *testing.T) {
 	p.add("busy", "coder", "coder#1", &wire.AgentTool{ToolName: "Bash", ToolInput: wire.Null, ToolOutput: wire.Null})
 	p.add("busy", "coder", "coder#1", &wire.TurnEnd{TurnCostUsd: new(0.5)})
 	p.add("asks", "coder", "coder#1", &wire.AgentError{ErrorType: "rate_limit", Message: "100%_slow!"})
+	p.add("done", "coder", "coder#1", &wire.AgentError{ErrorType: "overloaded", Message: "ÜBERLAST\x00behind NUL"})
 	s := openStore(t)
 	p.store(s, 9)
+	indexed(t, s)
 	for _, tt := range []struct {
 		q    wire.RunsRequest
 		want []string
@@ -358,6 +360,8 @@ func TestRunsByWhatTheyDid(t *testing.T) {
 		{wire.RunsRequest{Error: "WHY"}, []string{"broken"}},
 		{wire.RunsRequest{Error: "100%_slow!"}, []string{"asks"}},
 		{wire.RunsRequest{Error: "1%w"}, nil},
+		{wire.RunsRequest{Error: "überLAST"}, []string{"done"}},
+		{wire.RunsRequest{Error: "behind"}, []string{"done"}},
 		{wire.RunsRequest{MinCostUsd: 0.5}, []string{"busy"}},
 		{wire.RunsRequest{MinCostUsd: 0.51}, nil},
 		{wire.RunsRequest{Until: 3_600_000}, []string{"done", "asks", "busy"}},
@@ -371,5 +375,9 @@ func TestRunsByWhatTheyDid(t *testing.T) {
 		if diff := cmp.Diff(tt.want, got); diff != "" || err != nil {
 			t.Errorf("%+v: %v (-want +got):\n%s", tt.q, err, diff)
 		}
+	}
+	hits, err := s.Answers.Search(t.Context(), wire.SearchRequest{Text: "behind"}, time.UnixMilli(p.clock), 1<<20)
+	if err != nil || len(hits.Hits) != 1 || !strings.Contains(hits.Hits[0].Snippet, "ÜBERLAST\u2400behind NUL") {
+		t.Errorf("a text with NUL is found as %+v, %v", hits.Hits, err)
 	}
 }

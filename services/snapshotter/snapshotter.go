@@ -234,7 +234,7 @@ func (s *Snapshotter) Save(ctx context.Context, v *stateValue) (int, error) {
 func (s *Snapshotter) serveAPI(ctx context.Context) error {
 	service := api.Service{
 		Names: s.log.Names(), Name: name, Logger: s.logger, Tracer: s.log.Tracer(),
-		Endpoints: []api.Endpoint{api.Handle(wire.VerbSnapshot, "", s.serveSnapshot).OfRun()},
+		Endpoints: []api.Endpoint{api.Handle(wire.VerbSnapshot, "", s.serveSnapshot).OfRun().Instead("`wake status` is short, and `wake export` has the events that it is made of")},
 	}
 	return service.Run(ctx, s.log.Conn())
 }

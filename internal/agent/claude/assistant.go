@@ -96,7 +96,7 @@ func (n *Normalizer) readBlock(t *thread, b wire.Raw) {
 	case isTool(kind):
 		n.toolBlock(t, b)
 	case isToolResult(kind) && b.TextAt("tool_use_id") != "":
-		n.toolResult(t, b, nil)
+		n.toolResult(t, b, resultLine{})
 	default:
 		n.emitRawBlock(t, "assistant/"+kind, b)
 	}

@@ -44,9 +44,20 @@ func (n *Normalizer) toolUse(t *thread, message, id, name string, input wire.Raw
 // tools, of the API's or of a remote MCP server.
 func isTool(kind string) bool { return strings.HasSuffix(kind, "tool_use") }
 
-// toolResult ends a call. m is the line it came in, or nil if the API ran the
-// tool.
-func (n *Normalizer) toolResult(t *thread, b, m wire.Raw) {
+// resultLine is what a line says of all the results in it. Nothing of it is known of tools that the API ran.
+type resultLine struct {
+	structured wire.Raw        // the result as the program has it, of a line with one
+	point      string          // see [pointOf]
+	refused    map[string]bool // calls
+}
+
+// readResultLine reads a line of results once, for any number of them.
+func readResultLine(t *thread, m wire.Raw) resultLine {
+	return resultLine{structured: firstValue(m, "tool_use_result", "toolUseResult"), point: pointOf(t, m), refused: refusedCalls(m)}
+}
+
+// toolResult ends a call.
+func (n *Normalizer) toolResult(t *thread, b wire.Raw, l resultLine) {
 	id := b.TextAt("tool_use_id")
 	if id == "" {
 		n.emitRawBlock(t, "user/"+b.TextAt("type"), b)
@@ -61,10 +72,9 @@ func (n *Normalizer) toolResult(t *thread, b, m wire.Raw) {
 		n.emitForThread(t, &wire.RawMessage{Source: n.opt.Source, Name: "user/tool_result", Data: b, Reason: "the call has a result"}).CallID = id
 		return
 	}
-	structured := firstValue(m, "tool_use_result", "toolUseResult")
-	n.endCall(id, c, n.toolEvent(t, id, c, b, m, structured))
+	n.endCall(id, c, n.toolEvent(id, c, b, l))
 	if !isTrue(b, "is_error") {
-		n.emitEffects(c, structured)
+		n.emitEffects(c, l.structured)
 	}
 	c.input = nil
 }
@@ -104,14 +114,14 @@ func (n *Normalizer) turnOf(t *thread) int {
 	return 0
 }
 
-func (n *Normalizer) toolEvent(t *thread, id string, c *toolCall, b, m, structured wire.Raw) *wire.AgentTool {
+func (n *Normalizer) toolEvent(id string, c *toolCall, b wire.Raw, l resultLine) *wire.AgentTool {
 	output := b.Get("content")
 	if len(output) == 0 {
 		output = wire.Null
 	}
 	p := &wire.AgentTool{
-		ToolName: c.name, ToolInput: c.input, ToolOutput: output, Structured: structured,
-		DurationMs: n.millisSince(c.at), Point: pointOf(t, m),
+		ToolName: c.name, ToolInput: c.input, ToolOutput: output, Structured: l.structured,
+		DurationMs: n.millisSince(c.at), Point: l.point,
 	}
 	if isTrue(b, "is_error") {
 		p.Error = cmp.Or(contentText(output), "failed without a message")
@@ -119,7 +129,7 @@ func (n *Normalizer) toolEvent(t *thread, id string, c *toolCall, b, m, structur
 			p.Error = wire.CallInterrupted
 			return p
 		}
-		p.Denied = n.denied[id] || refusedByMeta(m, id) || isRefusal(p.Error) || n.asked[id] && isRejection(p.Error)
+		p.Denied = n.denied[id] || l.refused[id] || isRefusal(p.Error) || n.asked[id] && isRejection(p.Error)
 	}
 	return p
 }

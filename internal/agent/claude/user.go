@@ -23,12 +23,13 @@ func (n *Normalizer) readUser(m wire.Raw) bool {
 	}
 	n.adoptThread(t, blocks)
 	var prose []string
+	results := readResultLine(t, m)
 	for _, b := range blocks {
 		switch kind := b.TextAt("type"); {
 		case kind == "text":
 			prose = append(prose, b.TextAt("text"))
 		case isToolResult(kind):
-			n.toolResult(t, b, m)
+			n.toolResult(t, b, results)
 		default:
 			n.emitRawBlock(t, "user/"+kind, b)
 		}
@@ -109,16 +110,14 @@ func (n *Normalizer) adoptThread(t *thread, blocks []wire.Raw) {
 	}
 }
 
-// refusedByMeta reports whether the program says that the call wasn't executed.
-func refusedByMeta(m wire.Raw, id string) bool {
-	for _, meta := range m.Get("tool_result_meta").Items() {
-		if meta.TextAt("id") != id {
-			continue
-		}
+// refusedCalls are the calls of which a line of results says that they were refused.
+func refusedCalls(m wire.Raw) map[string]bool {
+	refused := map[string]bool{}
+	for _, meta := range slices.Backward(m.Get("tool_result_meta").Items()) { // the first one of a call counts
 		decision := meta.TextAt("permission_decision", "decision")
-		return meta.TextAt("non_execution_kind") != "" || decision == "reject" || decision == "deny"
+		refused[meta.TextAt("id")] = meta.TextAt("non_execution_kind") != "" || decision == "reject" || decision == "deny"
 	}
-	return false
+	return refused
 }
 
 // isRefusal recognises a refusal by its words: older versions have no other sign.

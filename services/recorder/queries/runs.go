@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -38,6 +39,13 @@ func (a *Answers) Runs(ctx context.Context, q wire.RunsRequest, now time.Time, l
 		before, err := cursors.Position(q.Cursor)
 		if err != nil {
 			return r, err
+		}
+		if q.Error != "" {
+			term, err := runsWithError(ctx, t, q.Error)
+			if err != nil {
+				return r, err
+			}
+			where += " AND " + term
 		}
 		if before > 0 {
 			where += " AND first_pos < " + args.Add(before)
@@ -85,9 +93,6 @@ func runsFilter(q wire.RunsRequest, now time.Time) (where string, args database.
 	if q.Tool != "" {
 		terms = append(terms, "id IN (SELECT run FROM tool_calls WHERE tool = "+args.Add(q.Tool)+")")
 	}
-	if q.Error != "" {
-		terms = append(terms, "id IN (SELECT run FROM lines WHERE type = 'error' AND hidden = 0 AND lower(text) LIKE "+args.Add(likePattern(q.Error))+" ESCAPE '!')")
-	}
 	if q.Incomplete {
 		var short []any
 		for _, verdict := range completeness.Short {
@@ -98,9 +103,22 @@ func runsFilter(q wire.RunsRequest, now time.Time) (where string, args database.
 	return strings.Join(terms, " AND "), args, nil
 }
 
-// likePattern is a pattern of LIKE for what has a text in it, in lower case.
-func likePattern(text string) string {
-	return "%" + strings.NewReplacer("!", "!!", "%", "!%", "_", "!_").Replace(strings.ToLower(text)) + "%"
+// runsWithError is the condition that an error of a run has a text in it, ignoring case, of whatever alphabet: of that databases know
+// little, and each something else.
+func runsWithError(ctx context.Context, t *archive.Tx, text string) (string, error) {
+	text = strings.ToLower(text)
+	var ids []string
+	var run, last int64
+	var line string
+	for err := range t.Each(ctx, `SELECT run, text FROM lines WHERE type = 'error' AND hidden = 0 ORDER BY run`, nil, &run, &line) {
+		if err != nil {
+			return "", err
+		}
+		if run != last && strings.Contains(strings.ToLower(line), text) {
+			ids, last = append(ids, strconv.FormatInt(run, 10)), run
+		}
+	}
+	return "id IN (" + cmp.Or(strings.Join(ids, ", "), "-1") + ")", nil
 }
 
 // checkStatuses checks the statuses and takes "active" apart.
