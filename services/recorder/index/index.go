@@ -270,6 +270,7 @@ type nodeRow struct {
 
 	timeline timeline.Timeline
 	talk     talk
+	silent   string // a session that surely has no message yet
 	batch    uint64 // number of the last transaction that has changed it
 	size     int    // as it counts in what is known
 }

@@ -84,11 +84,22 @@ func (w *writer) sessionOf(r *runRow, n *nodeRow, pos uint64, e *wire.Event) (st
 		return "", err
 	}
 	t.Session, t.Asked = id, ""
+	if n.silent == id {
+		n.silent, t.Last = "", 0
+		return id, nil
+	}
 	return id, w.findLastMessage(n)
 }
 
-// bindSession notes a session of a node.
+// bindSession notes a session of a node, and that one is new: to look for a message of it would cost all there are of the node.
 func (w *writer) bindSession(r *runRow, n *nodeRow, pos uint64, e *wire.Event, session string) error {
+	var known bool
+	if err := w.scanRow(isBound, []any{session, r.ID, n.ID}, &known); err != nil {
+		return err
+	}
+	if !known {
+		n.silent = session
+	}
 	n.talk.Model = database.PostgresText(cmp.Or(n.Model, n.talk.Model)) // whatever the database is, since verify compares it
 	return w.putRow(addSession, &table.Binding{
 		Session: session, Run: r.ID, Node: n.ID, Exec: e.ExecID, Pos: pos, Agent: cmp.Or(e.AgentID, n.Node.Node),

@@ -49,6 +49,7 @@ const (
 	addMessage
 	growMessage
 	hideMessages
+	isBound
 	lastMessage
 	addError
 	addCheckpoint
@@ -96,7 +97,8 @@ func statementTexts(tables table.Tables) [statementCount]string {
 		growMessage: `UPDATE chat_messages SET content = coalesce(CAST(?1 AS TEXT), content), args = CASE WHEN CAST(?2 AS TEXT) = '' THEN args
 			WHEN args IS NULL THEN '[' || CAST(?2 AS TEXT) || ']' ELSE substr(args, 1, length(args) - 1) || ',' || CAST(?2 AS TEXT) || ']' END WHERE pos = ?3`,
 		hideMessages:    `UPDATE chat_messages SET hidden = 1 WHERE node = ?1 AND seq > ?2 AND hidden = 0`,
-		lastMessage:     `SELECT coalesce(max(pos), 0) FROM chat_messages WHERE node = ?1 AND session = ?2 AND hidden = 0`,
+		isBound:         `SELECT EXISTS (SELECT 1 FROM bindings WHERE session = ?1 AND run = ?2 AND node = ?3)`,
+		lastMessage:     `SELECT coalesce((SELECT pos FROM chat_messages WHERE node = ?1 AND session = ?2 AND hidden = 0 ORDER BY seq DESC, pos DESC LIMIT 1), 0)`,
 		addError:        insert("chat_errors"),
 		addCheckpoint:   insert("chat_checkpoints"),
 		hideCheckpoints: `UPDATE chat_checkpoints SET hidden = 1 WHERE node = ?1 AND seq > ?2 AND hidden = 0`,
