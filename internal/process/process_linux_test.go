@@ -134,6 +134,27 @@ func TestEndTree(t *testing.T) {
 	}
 }
 
+// What a program begins when it is asked to end, to clean up, isn't asked itself.
+func TestEndCleansUp(t *testing.T) {
+	dir := t.TempDir()
+	p, err := process.Direct{}.Start(process.Config{
+		Dir: dir, Argv: []string{"sh", "-c", `trap 'sh -c "sleep 0.2; echo done > ended"; exit' TERM; echo; sleep 600 & wait`},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if _, err := p.Stdout.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.End(10 * time.Second); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "ended")); err != nil {
+		t.Error(err)
+	}
+}
+
 // What a program leaves behind when it ends by itself is ended too.
 func TestEndAfterExit(t *testing.T) {
 	p := start(t, "quitter")

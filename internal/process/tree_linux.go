@@ -249,7 +249,8 @@ func (t *tree) growMembers(entries []processEntry) bool {
 }
 
 // endAll asks the members to end, kills those that are left after the grace, and
-// returns when all are gone.
+// returns when all are gone. One that begins meanwhile, as what a program cleans up
+// with, is left to its parent as long as that lives.
 func (t *tree) endAll(grace time.Duration) error {
 	alive, err := t.scanMembers()
 	if err != nil {
@@ -264,8 +265,12 @@ func (t *tree) endAll(grace time.Duration) error {
 		} else if !now.Before(deadline) {
 			sig = unix.SIGKILL
 		}
+		first, living := len(asked) == 0, make(map[int]bool, len(alive))
 		for _, e := range alive {
-			if sig == unix.SIGKILL || !asked[e.id] {
+			living[e.pid] = true
+		}
+		for _, e := range alive {
+			if sig == unix.SIGKILL || !asked[e.id] && (first || !living[e.parent]) {
 				asked[e.id] = true
 				e.sendSignal(sig)
 			}
