@@ -289,7 +289,7 @@ func TestThawedAfterTheLog(t *testing.T) {
 		_, at := c.ticks()
 		before := frozen
 		frozen = len(at[pids[0]])
-		return time.Since(at[pids[0]][frozen-1]) > leaseTTL/4 && frozen == before
+		return time.Since(at[pids[0]][frozen-1]) > leaseTTL/2 && frozen == before
 	})
 	p.gate.open()
 	b.awaits("it goes on", func() bool {
