@@ -418,7 +418,7 @@ func (d doctor) checkKeepers(ctx context.Context) []check {
 			}
 		}
 	}
-	text := fmt.Sprintf("%d at work, %d frozen, %d gone; journals of %s", live, frozen, left, bytesText(uint64(bytes))) // sizes
+	text := fmt.Sprintf("%d at work, %d frozen, %d gone; journals of %s", live, frozen, left, bytesText(uint64(bytes)))
 	return append(all, check{"keepers", fine, text, ""})
 }
 
@@ -428,7 +428,7 @@ func (d doctor) checkFolders(ctx context.Context) []check {
 	if err != nil {
 		return []check{{"folders", warned, err.Error(), "`wake init` creates the object store"}}
 	}
-	text := fmt.Sprintf("%d packs of snapshots, %s; they go with their runs, or before, by --retain-folders of the recorder", used.Packs, bytesText(uint64(used.Bytes))) // a size
+	text := fmt.Sprintf("%d packs of snapshots, %s; they go with their runs, or before, by --retain-folders of the recorder", used.Packs, bytesText(uint64(used.Bytes)))
 	return []check{{"folders", fine, text, ""}}
 }
 

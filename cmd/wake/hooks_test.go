@@ -40,7 +40,7 @@ func TestClaudeVersion(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			if c.script != "" {
-				if err := os.WriteFile(filepath.Join(dir, "claude"), []byte("#!/bin/sh\n"+c.script+"\n"), 0o700); err != nil { // a program
+				if err := os.WriteFile(filepath.Join(dir, "claude"), []byte("#!/bin/sh\n"+c.script+"\n"), 0o700); err != nil {
 					t.Fatal(err)
 				}
 			}

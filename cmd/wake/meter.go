@@ -216,7 +216,7 @@ func (m *meter) countEvents(events export.Events) iter.Seq2[eventlog.Entry, erro
 		n, of := int64(0), int64(0)
 		for e, err := range events {
 			if e.Behind > 0 {
-				of = n + 1 + int64(e.Behind) // a count
+				of = n + 1 + int64(e.Behind)
 			}
 			if n++; n > of {
 				of = 0

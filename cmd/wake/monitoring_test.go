@@ -21,7 +21,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var update = flag.Bool("update", false, "rewrite the table of metrics in docs/operations.md and the dashboard") // a flag of the tests
+var update = flag.Bool("update", false, "rewrite the table of metrics in docs/operations.md and the dashboard")
 
 const (
 	operations = "../../docs/operations.md"
@@ -72,9 +72,9 @@ func everything(t *testing.T) map[string]sample {
 }
 
 var (
-	metricLine   = regexp.MustCompile(`(?m)^# (HELP|TYPE) (wake_\w+) (.*)$`)              // a constant
-	metricSample = regexp.MustCompile(`(?m)^(wake_\w+?)(?:_bucket|_sum|_count)?\{(.*)\}`) // a constant
-	metricLabel  = regexp.MustCompile(`(\w+)="`)                                          // a constant
+	metricLine   = regexp.MustCompile(`(?m)^# (HELP|TYPE) (wake_\w+) (.*)$`)
+	metricSample = regexp.MustCompile(`(?m)^(wake_\w+?)(?:_bucket|_sum|_count)?\{(.*)\}`)
+	metricLabel  = regexp.MustCompile(`(\w+)="`)
 )
 
 func metricsOf(text string) map[string]sample {
@@ -305,7 +305,7 @@ func read(t *testing.T, path string) string {
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil { // a file of the repository
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }

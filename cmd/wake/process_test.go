@@ -85,7 +85,7 @@ func TestHealthWithoutServer(t *testing.T) {
 func get(t *testing.T, url string) (code int, text string) {
 	t.Helper()
 	for range 100 {
-		r, err := http.Get(url) // on loopback
+		r, err := http.Get(url)
 		if err != nil {
 			<-time.After(50 * time.Millisecond)
 			continue

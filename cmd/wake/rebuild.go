@@ -110,7 +110,7 @@ func (a fileVerbs) watchRebuild(ctx context.Context, nc *nats.Conn, desk *rebuil
 		case p.ID == end.ID && p.Part != last:
 			last = p.Part
 			m.unit = p.Unit
-			m.notePart(end.Service, int64(p.Part), int64(p.Of)) // counts
+			m.notePart(end.Service, int64(p.Part), int64(p.Of))
 		}
 		select {
 		case <-tick.C:

@@ -204,7 +204,7 @@ func changeText(c workspace.Change) string {
 // compareFolders compares the folders of two runs as they were last kept; nil if there is nothing to compare.
 func (a viewVerbs) compareFolders(ctx context.Context, log *feed.Reader, from, to *wire.State) (*history.FolderChanges, error) {
 	if from.Folder == nil || to.Folder == nil || from.Folder.Refused+to.Folder.Refused != "" || from.Folder.ID == to.Folder.ID {
-		return nil, nil // as it says
+		return nil, nil
 	}
 	packs, err := workspace.NewReader(log.Names(), log.Keys(), log.Pack)
 	if err != nil {

@@ -59,7 +59,7 @@ type seat struct {
 }
 
 // seats is what each role may do. All else is refused.
-var seats = []seat{ // a table
+var seats = []seat{
 	{Init, "creates streams, buckets and consumers: `wake init`, backup and restore", LogAccount, (*grants).grantInit},
 	{Runner, "appends events", LogAccount, (*grants).grantRunner},
 	{Recorder, "reads the log and answers questions", LogAccount, (*grants).grantRecorder},
@@ -102,19 +102,19 @@ func (a Account) importLists(n subjects.Names) (services, streams []string) {
 }
 
 // ofRun are the verbs of the API that are about one run, and change nothing.
-var ofRun = []string{ // a table
+var ofRun = []string{
 	wire.VerbLog, wire.VerbStatus, wire.VerbEvents, wire.VerbState, wire.VerbSnapshot, wire.VerbTimeline, wire.VerbAlerts,
 	wire.VerbFeed, wire.VerbLast, wire.VerbBounds, wire.VerbValue, wire.VerbBlob,
 }
 
 // ofAll are those that are about all runs, and change nothing.
-var ofAll = []string{ // a table
+var ofAll = []string{
 	wire.VerbApprovals, wire.VerbRuns, wire.VerbTop, wire.VerbFleet, wire.VerbSearch, wire.VerbStats, wire.VerbBudgets, wire.VerbSinks, wire.VerbLetters,
 	wire.VerbBookmarks, wire.VerbDiff, // of a run and its ancestors, of two runs
 }
 
 // ofFiles are those that tell what is in files of runs.
-var ofFiles = []string{wire.VerbPack, wire.VerbSession, wire.VerbWorkspace} // a table
+var ofFiles = []string{wire.VerbPack, wire.VerbSession, wire.VerbWorkspace}
 
 func verbSubjects(n subjects.Names, lists ...[]string) (all []string) {
 	for _, verb := range slices.Concat(lists...) {

@@ -51,7 +51,7 @@ func TestWhoStartsARun(t *testing.T) {
 		t.Errorf("%d requests are stored", stream.CachedInfo().State.Msgs)
 	}
 	for i, name := range []string{"ann", "bob"} {
-		m, err := stream.GetMsg(t.Context(), uint64(i)+1) // it is small
+		m, err := stream.GetMsg(t.Context(), uint64(i)+1)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -74,7 +74,7 @@ func priceRow(input, write5m, write1h, read, output float64) Price {
 }
 
 // snapshot is what stands behind a model's name when it names one state of it.
-var snapshot = regexp.MustCompile(`-(20[0-9]{6}|latest)$`) // a constant
+var snapshot = regexp.MustCompile(`-(20[0-9]{6}|latest)$`)
 
 // Prices are prices of models by their names, which go before the known ones of Anthropic's.
 type Prices map[string]Price

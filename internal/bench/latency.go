@@ -10,7 +10,7 @@ import (
 )
 
 // Quantiles are the parts of the acknowledgements that a latency is given for.
-var Quantiles = []float64{0.5, 0.99, 0.999} // a constant list
+var Quantiles = []float64{0.5, 0.99, 0.999}
 
 // Latencies are times in milliseconds, sorted.
 type Latencies []float64

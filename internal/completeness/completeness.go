@@ -324,7 +324,7 @@ func (v Verdict) Check() error {
 }
 
 // ranks are the verdicts, the better ones first.
-var ranks = []string{"", Complete, Unknown, TranscriptShort, StreamShort, BothShort} // a table
+var ranks = []string{"", Complete, Unknown, TranscriptShort, StreamShort, BothShort}
 
 // Worse returns the worse one of two verdicts, of which "" is none yet.
 func Worse(a, b string) string {
@@ -335,7 +335,7 @@ func Worse(a, b string) string {
 }
 
 // Short are the verdicts that say that one of the feeds lacks something.
-var Short = []string{TranscriptShort, StreamShort, BothShort} // a table
+var Short = []string{TranscriptShort, StreamShort, BothShort}
 
 // Event is the verdict as the log has it.
 func (v Verdict) Event() *wire.SessionCompared {

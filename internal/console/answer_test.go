@@ -39,7 +39,7 @@ func (w *world) asks(run string, agent *eventlog.Writer, call string, at time.Ti
 }
 
 // addressPattern finds the addresses on a page.
-var addressPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?:href|src|action)="([^"#]+)"`) }) // constant
+var addressPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?:href|src|action)="([^"#]+)"`) })
 
 // All that a page of a link names is where the link is: a proxy may have a path of its own for the console.
 func TestAnswerBehindPrefix(t *testing.T) {

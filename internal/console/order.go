@@ -26,7 +26,7 @@ type verdict struct {
 }
 
 // orders are the commands that pages give.
-var orders = []string{"send", "steer", "reply", "resume", "pause", "abort", "approve", "deny", "bookmark"} // a table
+var orders = []string{"send", "steer", "reply", "resume", "pause", "abort", "approve", "deny", "bookmark"}
 
 // giveCommand sends a command of a form and says what has become of it.
 func (s *Console) giveCommand(w http.ResponseWriter, r *http.Request) {
@@ -162,7 +162,7 @@ func overridesOf(model, others string) (wire.Raw, error) {
 
 // readVerbs are the verbs of wake.api that pages and programs may ask here. What changes something has
 // addresses of its own.
-var readVerbs = []string{ // a table
+var readVerbs = []string{
 	wire.VerbFleet, wire.VerbTimeline, wire.VerbLog, wire.VerbStatus, wire.VerbTop, wire.VerbApprovals, wire.VerbRuns, wire.VerbSearch, wire.VerbStats, wire.VerbBudgets,
 	wire.VerbEvents, wire.VerbState, wire.VerbSnapshot, wire.VerbSinks, wire.VerbLetters, wire.VerbAlerts, wire.VerbBookmarks, wire.VerbDiff,
 }

@@ -30,7 +30,7 @@ var assetFiles embed.FS
 var templateFiles embed.FS
 
 // templates are parsed when the first page is shown: most users who start wake look at none.
-var templates = sync.OnceValue(func() *template.Template { // constant
+var templates = sync.OnceValue(func() *template.Template {
 	return template.Must(template.Must(template.New("console").Funcs(template.FuncMap{
 		"safe": timeline.Sanitize, "line": func(s string) string { return timeline.Line(s, 400) }, "short": func(s string) string { return timeline.Line(s, 90) },
 		"cost": timeline.Cost, "span": timeline.Took, "count": shortCount, "clock": clockText, "ago": agoText, "asset": assetURL, "ansi": coloredText, "failed": isFailedCall,
@@ -183,7 +183,7 @@ func assetURL(name string) string {
 	return "assets/" + name + "?v=" + assetSums()[name]
 }
 
-var assetSums = sync.OnceValue(func() map[string]string { // constant
+var assetSums = sync.OnceValue(func() map[string]string {
 	sums := map[string]string{}
 	_ = fs.WalkDir(assetFiles, "assets", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {

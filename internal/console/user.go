@@ -22,7 +22,7 @@ const (
 )
 
 // roles may the more the later they come.
-var roles = []role{viewer, inspector, operator} // a table
+var roles = []role{viewer, inspector, operator}
 
 // may reports whether a user has a role, or one that may more.
 func (u *user) may(least role) bool { return slices.Index(roles, u.role) >= slices.Index(roles, least) }

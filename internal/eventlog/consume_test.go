@@ -37,7 +37,7 @@ func newService(p process, durable string) *service {
 }
 
 // folded are the kinds of events that change a state.
-var folded = []wire.Kind{wire.KindFlow, wire.KindAgent, wire.KindTool} // a constant list
+var folded = []wire.Kind{wire.KindFlow, wire.KindAgent, wire.KindTool}
 
 // until consumes until the position is reached.
 func (s *service) until(t testing.TB, pos uint64) {

@@ -31,7 +31,7 @@ const (
 	frameHeader  = 12
 )
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli) // a constant table
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // spoolSegment is a file of the spool.
 type spoolSegment struct {

@@ -11,7 +11,7 @@ import (
 )
 
 // formats write a run of one agent in each format.
-var formats = map[string]func(io.Writer, *history) error{ // a table
+var formats = map[string]func(io.Writer, *history) error{
 	"jsonl": func(w io.Writer, h *history) error {
 		_, err := export.JSONL(w, h.run, h.events(), noBlobs)
 		return err

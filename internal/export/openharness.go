@@ -13,7 +13,7 @@ import (
 // openHarness are the events of the agent observability specification (§3 and
 // §6.1) and their fields, in its order and under its names; of flow:*, node:*,
 // edge:* and others the fields of the runtime that it belongs to.
-var openHarness = map[wire.Type][]string{ // constant
+var openHarness = map[wire.Type][]string{
 	wire.TypeFlowStart:       {"flowName"},
 	wire.TypeFlowComplete:    {"flowName", "status"},
 	wire.TypeFlowPaused:      nil,
@@ -42,8 +42,8 @@ var openHarness = map[wire.Type][]string{ // constant
 
 // The fields that the specification names of usage and of modelUsage.
 var (
-	usageFields = []string{"inputTokens", "outputTokens", "cacheCreationInputTokens", "cacheReadInputTokens"} // constant
-	modelFields = []string{"inputTokens", "outputTokens"}                                                     // constant
+	usageFields = []string{"inputTokens", "outputTokens", "cacheCreationInputTokens", "cacheReadInputTokens"}
+	modelFields = []string{"inputTokens", "outputTokens"}
 )
 
 // OpenHarness writes the events that the agent observability specification

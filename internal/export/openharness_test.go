@@ -12,7 +12,7 @@ import (
 
 // specification is what the agent observability specification (§3) says of each
 // event beyond nodeId, runId and timestamp: its fields, required or not.
-var specification = map[string]string{ // constant
+var specification = map[string]string{
 	"agent:start":          "sessionId model? prompt",
 	"agent:thinking:delta": "content tokenCount?",
 	"agent:thinking":       "content tokenCount?",

@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { natstest.Main(m) }
 
-var update = flag.Bool("update", false, "write the golden files anew") // a flag
+var update = flag.Bool("update", false, "write the golden files anew")
 
 // began is when the made-up runs begin, Unix ms.
 const began = 1_795_220_000_000

@@ -37,7 +37,7 @@ func TestCommand(t *testing.T) {
 				told <- d.command(wire.Command{Type: "send", RunID: c.run, Message: strings.Repeat("long ", 20_000)})
 			}()
 			d.stored(at + 2)
-			for _, other := range []uint64{1, uint64(at) + 2} { // it is small
+			for _, other := range []uint64{1, uint64(at) + 2} {
 				if _, err := owner.Append(t.Context(), &wire.Event{Payload: &wire.CommandReceived{Command: wire.Null, AtPos: other, Accepted: c.reason == "", Reason: c.reason}}); err != nil {
 					t.Fatal(err)
 				}

@@ -197,7 +197,7 @@ func (r *Reader) readFeed(ctx context.Context, q wire.FeedRequest) iter.Seq2[eve
 			for i, fed := range p.Messages {
 				m := eventlogMessage(fed)
 				if p.Behind > 0 || p.Next > p.Last {
-					m.Behind = p.Behind + uint64(len(p.Messages)-1-i) // a count
+					m.Behind = p.Behind + uint64(len(p.Messages)-1-i)
 				}
 				if !yield(m, nil) {
 					return

@@ -10,7 +10,7 @@ import (
 )
 
 // waitFields are the fields that say how long nodes wait, by their types.
-var waitFields = map[NodeType]string{TypeSleep: "for", TypeAt: "time"} // a constant
+var waitFields = map[NodeType]string{TypeSleep: "for", TypeAt: "time"}
 
 // longestSleep is how long a node may sleep.
 const longestSleep = 100 * 365 * 24 * time.Hour

@@ -118,12 +118,12 @@ func firstFolder(events iter.Seq2[eventlog.Entry, error]) (*wire.FolderSnapshot,
 		case *wire.WorkspaceSnapshot:
 			return &wire.FolderSnapshot{ID: p.ID, Position: e.Pos, Node: e.NodeID, Files: p.Files, Bytes: p.Bytes, Refused: p.Refused}, nil
 		case *wire.ExecStart:
-			return nil, nil // as it says
+			return nil, nil
 		case *wire.ToolIntent:
 			if !p.Idempotent {
-				return nil, nil // as it says
+				return nil, nil
 			}
 		}
 	}
-	return nil, nil // as it says
+	return nil, nil
 }

@@ -65,7 +65,7 @@ const (
 )
 
 // Statuses lists all statuses.
-var Statuses = []Status{Thinking, ToolCall, ToolResult, Response, Reflect, Blocked, Converged, Failed} // constant
+var Statuses = []Status{Thinking, ToolCall, ToolResult, Response, Reflect, Blocked, Converged, Failed}
 
 // Legal reports whether a status may follow another. An agent begins with
 // thinking.

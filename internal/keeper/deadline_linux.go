@@ -19,7 +19,7 @@ func newDeadline(passed func()) (*deadline, error) {
 	if err != nil {
 		return nil, fmt.Errorf("keeper: timer: %w", err)
 	}
-	d := &deadline{file: os.NewFile(uintptr(fd), "deadline"), fd: fd} // a file descriptor
+	d := &deadline{file: os.NewFile(uintptr(fd), "deadline"), fd: fd}
 	go func() {
 		var expirations [8]byte
 		for {

@@ -141,7 +141,7 @@ func (k *Keeper) serverPid() (pid int) {
 		return 0
 	}
 	_ = raw.Control(func(fd uintptr) {
-		if peer, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil { // a file descriptor
+		if peer, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
 			pid = int(peer.Pid)
 		}
 	})
@@ -176,7 +176,7 @@ func dismissKeeper(pid int) error {
 func endsWithin(fd int, within time.Duration) bool {
 	for until := time.Now().Add(within); ; {
 		left := max(0, time.Until(until))
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(left.Milliseconds())) // a file descriptor
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(left.Milliseconds()))
 		if !errors.Is(err, unix.EINTR) {
 			return n > 0
 		}

@@ -76,7 +76,7 @@ func start(t *testing.T, k *lease.Holder) (stop func()) {
 }
 
 // ids are the identities of holders.
-var ids sync.Map // of tests
+var ids sync.Map
 
 // node is the log's part of a lease: its last claim, which only a claim that knows of it may follow.
 type node struct {

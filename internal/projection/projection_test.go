@@ -155,7 +155,7 @@ func (w *watchdog) Runs(ctx context.Context) ([]string, error) {
 }
 
 // epoch is when a bubble begins.
-var epoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // constant
+var epoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func (w *watchdog) expect(t testing.TB, want ...string) {
 	t.Helper()

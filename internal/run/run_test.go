@@ -326,8 +326,7 @@ func TestManyOpenCalls(t *testing.T) {
 	}
 	call("permission:required", many-1, `,"toolName":"Bash"`)
 	for want, ended := range map[string]int{"AWAITING_APPROVAL": 0, "TOOL_PENDING": many - 1, "POST_TOOL": many} {
-		all := slices.Clone(lines)
-		lines = all
+		begun := len(lines)
 		if ended > 0 {
 			call("permission:decided", many-1, `,"decision":"deny"`)
 		}
@@ -335,7 +334,7 @@ func TestManyOpenCalls(t *testing.T) {
 			call("agent:tool", many-1-i, `,"toolName":"Bash","toolInput":{},"toolOutput":"no","error":"no","denied":true`)
 		}
 		s, refused := parseHistory(t, []byte(strings.Join(lines, "\n"))).fold(t, run.New("r1"))
-		if lines = all; refused != "" {
+		if lines = lines[:begun]; refused != "" {
 			t.Fatal(refused)
 		}
 		if got := s.Nodes["a"].Breakpoint; got != want || len(s.Tools) != many-ended {

@@ -13,7 +13,7 @@ import (
 	"code.wake.dev/wake/internal/settings"
 )
 
-var hooks = []settings.Hook{ // a table
+var hooks = []settings.Hook{
 	{Event: "SessionStart", Command: `'/opt/wake' hooks report '/d/<a & "b">'`, Timeout: 5},
 	{Event: "PermissionRequest", Command: "/opt/wake hooks report /d", Timeout: 86400},
 }
@@ -21,7 +21,7 @@ var hooks = []settings.Hook{ // a table
 func isOurs(command string) bool { return strings.Contains(command, "hooks report") }
 
 // texts are settings as people, editors and Claude Code leave them.
-var texts = map[string]string{ // a table
+var texts = map[string]string{
 	"empty object":   `{}`,
 	"empty, lines":   "{\n}\n",
 	"one line":       `{"model":"opus","permissions":{"allow":["Bash(ls:*)"]}}`,

@@ -13,7 +13,7 @@ import (
 )
 
 // Kinds are the kinds of events that change a state.
-var Kinds = []wire.Kind{wire.KindFlow, wire.KindAgent, wire.KindTool} // a constant list
+var Kinds = []wire.Kind{wire.KindFlow, wire.KindAgent, wire.KindTool}
 
 // Apply folds an entry into a state. It puts back the fields that are in the
 // object store where the fold has to look into them. See [Refused] for what its

@@ -45,7 +45,7 @@ func Altered(want, cur jetstream.ConsumerConfig) []Change {
 }
 
 // reliedConsumer are the settings of a durable consumer that services rely on.
-var reliedConsumer = []string{"deliver_policy", "ack_policy", "filter_subject", "filter_subjects", "headers_only"} // a constant list
+var reliedConsumer = []string{"deliver_policy", "ack_policy", "filter_subject", "filter_subjects", "headers_only"}
 
 // Repair makes the durable consumer of a service again if it is missing, or was altered.
 // Services keep their positions elsewhere. It returns what it did: created, updated or

@@ -92,7 +92,7 @@ func Leaderless(ctx context.Context, js jetstream.JetStream, n subjects.Names) (
 }
 
 // reliedStream are the settings of a stream that the promises rest on.
-var reliedStream = []string{ // a constant list
+var reliedStream = []string{
 	"subjects", "storage", "retention", "discard", "max_msgs", "max_msgs_per_subject", "no_ack", "sealed",
 	"deny_delete", "deny_purge", "allow_rollup_hdrs", "allow_direct", "allow_atomic",
 }

@@ -155,7 +155,7 @@ func removeAll(dir string) {
 	}
 	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, _ error) error {
 		if d != nil && d.IsDir() {
-			_ = os.Chmod(path, 0o700) // of a folder
+			_ = os.Chmod(path, 0o700) // what stays read-only isn't removed
 		}
 		return nil
 	})

@@ -228,7 +228,7 @@ func (s *scan) scanEntry(e *entrance, name string, known *node) (*node, error) {
 	path := append(at.path, name) // the place of one entry at a time
 	leave, forced := s.isLeftOut(path, name, kind == unix.S_IFDIR, stamp, at)
 	if e.loose = e.loose || forced || at.git != nil && strings.HasSuffix(name, ".lock"); leave {
-		return nil, nil // as it says
+		return nil, nil
 	}
 	if kind == unix.S_IFDIR && known != nil && !s.full && !at.moved && known.isQuiet(stamp) {
 		if left := s.leftBefore(path); len(left) == 0 || !at.fresh {
@@ -244,7 +244,7 @@ func (s *scan) scanEntry(e *entrance, name string, known *node) (*node, error) {
 	switch {
 	case !isName(n.Name):
 		s.leaveOut(path, "its name can't be kept")
-		return nil, nil // as it says
+		return nil, nil
 	case kind == unix.S_IFLNK:
 		return s.scanLink(e.fd, n, known, path)
 	case kind == unix.S_IFDIR:
@@ -254,7 +254,7 @@ func (s *scan) scanEntry(e *entrance, name string, known *node) (*node, error) {
 		return s.scanFile(e.fd, n, known, path, at, links)
 	}
 	s.leaveOut(path, "neither a file nor a folder nor a link")
-	return nil, nil // as it says
+	return nil, nil
 }
 
 // isLeftOut reports whether an entry is left out, and says so, or whether only the index of its repository keeps it.
@@ -301,7 +301,7 @@ func (s *scan) scanLink(dir int, n, known *node, path []string) (*node, error) {
 	}
 	if size == 0 || size > maxTarget {
 		s.leaveOut(path, "leads too far")
-		return nil, nil // as it says
+		return nil, nil
 	}
 	n.Type, n.Target = typeLink, target[:size:size]
 	n.change = known == nil || known.Type != typeLink || !bytes.Equal(known.Target, n.Target)
@@ -314,7 +314,7 @@ func (s *scan) scanBelow(ctx context.Context, dir *os.File, n, known *node, path
 	switch {
 	case errors.Is(err, unix.EACCES):
 		s.leaveOut(path, "can't be read")
-		return nil, nil // as it says
+		return nil, nil
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
 		return nil, nil // it went meanwhile
 	case err != nil:
@@ -356,10 +356,10 @@ func (s *scan) scanFile(dir int, n, known *node, path []string, at scanPlace, li
 	switch {
 	case links > 1 && home.Uid != n.stamp.owner:
 		s.leaveOut(path, "a hard link to another user's file")
-		return nil, nil // as it says
+		return nil, nil
 	case n.Size > s.limits.File:
 		s.leaveOut(path, fmt.Sprintf("larger than %d MiB", s.limits.File>>20))
-		return nil, nil // as it says
+		return nil, nil
 	}
 	if at.git != nil {
 		gitPath := append(slices.Clip(at.git), string(n.Name))

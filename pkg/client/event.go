@@ -60,14 +60,14 @@ type Call struct {
 }
 
 // progressTypes are the events that only a subscription gets.
-var progressTypes = map[string]bool{ // constant
+var progressTypes = map[string]bool{
 	"think_chunk_start": true, "think_chunk": true, "think_chunk_end": true,
 	"text_chunk_start": true, "text_chunk": true, "text_chunk_end": true,
 	"tool:start": true, "tool:end": true, "tool:error": true, "done": true,
 }
 
 // heardTypes are the events that listeners get.
-var heardTypes = []string{ // constant
+var heardTypes = []string{
 	"agent_resumed", "breakpoint_changed", "cc_message", "context_compression", "error", "file_changed", "permission_decided",
 	"permission_required", "state_changed", "step_complete", "storage_failure", "todo_changed", "token_usage", "tool_executed",
 }

@@ -15,7 +15,7 @@ type knownType struct {
 }
 
 // catalogue has every type and its payload.
-var catalogue = sync.OnceValue(func() map[Type]*knownType { // constant
+var catalogue = sync.OnceValue(func() map[Type]*knownType {
 	known := map[Type]*knownType{}
 	for _, p := range []Payload{
 		new(RunClaimed), new(RunForked), new(FlowStart), new(FlowComplete), new(FlowPaused), new(FlowResumed), new(FlowAborted),
@@ -50,7 +50,7 @@ func (t Type) requiredID() string {
 }
 
 // opaqueType stands for types that this version doesn't know.
-var opaqueType = &knownType{pointer: reflect.TypeFor[*Opaque](), shape: new(shape)} // constant
+var opaqueType = &knownType{pointer: reflect.TypeFor[*Opaque](), shape: new(shape)}
 
 func lookUpType[T Type | []byte](t T) *knownType {
 	if known, ok := catalogue()[Type(t)]; ok {

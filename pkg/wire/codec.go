@@ -13,8 +13,8 @@ import (
 
 var (
 	// writers recycles writers with their buffers, readers the ids that they share.
-	writers = sync.Pool{New: func() any { return &writer{packer: newPacker()} }} // a pool
-	readers = sync.Pool{New: func() any { return new(reader) }}                  // a pool
+	writers = sync.Pool{New: func() any { return &writer{packer: newPacker()} }}
+	readers = sync.Pool{New: func() any { return new(reader) }}
 )
 
 // Encode returns the canonical encoding of e. It fails with a [*FieldError] if

@@ -22,7 +22,7 @@ func newPacker() *packer {
 }
 
 // packers recycles packers with their buffers.
-var packers = sync.Pool{New: func() any { return newPacker() }} // a pool
+var packers = sync.Pool{New: func() any { return newPacker() }}
 
 func packWith(write func(*packer) error) (Raw, error) {
 	p := packers.Get().(*packer)

@@ -13,7 +13,7 @@ import (
 type Raw []byte
 
 // Null is the value null.
-var Null = Raw{codeNil} // constant
+var Null = Raw{codeNil}
 
 // validString replaces each byte that isn't UTF-8 by U+FFFD.
 func validString(s string) string {

@@ -12,7 +12,7 @@ import (
 // envelope is the shape of what all events have. Its first two fields are not in the struct: an
 // event is the version of this package and the type of its payload. Blobs, which stand behind the
 // payload, are the last.
-var envelope = sync.OnceValue(func() *shape { // constant
+var envelope = sync.OnceValue(func() *shape {
 	s := readShape(reflect.TypeFor[Event]())
 	header := []field{newField("v", nonEmpty), newField("type", nonEmpty)}
 	header[0].fieldType = fieldType{kind: FieldUnsigned, read: passValue}

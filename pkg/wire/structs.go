@@ -91,9 +91,9 @@ func isZero(v reflect.Value) bool {
 }
 
 var (
-	rawType         = reflect.TypeFor[Raw]()              // constant
-	marshalerType   = reflect.TypeFor[json.Marshaler]()   // constant
-	unmarshalerType = reflect.TypeFor[json.Unmarshaler]() // constant
+	rawType         = reflect.TypeFor[Raw]()
+	marshalerType   = reflect.TypeFor[json.Marshaler]()
+	unmarshalerType = reflect.TypeFor[json.Unmarshaler]()
 )
 
 func errUnsupported(t reflect.Type) error {

@@ -99,7 +99,7 @@ const (
 )
 
 // Kinds lists all kinds.
-var Kinds = []Kind{KindFlow, KindAgent, KindTool, KindText, KindDelta} // constant
+var Kinds = []Kind{KindFlow, KindAgent, KindTool, KindText, KindDelta}
 
 // Kind returns the kind under which events of type t are published.
 func (t Type) Kind() Kind {

@@ -84,7 +84,7 @@ type scenario struct {
 	events []*wire.Event
 }
 
-var sentinella = map[string]string{"name": "sentinella"} // constant
+var sentinella = map[string]string{"name": "sentinella"}
 
 func alertScenarios() []scenario {
 	fail, ok := tool("Bash", "exit code 1"), tool("Bash", "")

@@ -152,7 +152,7 @@ func (r report) summaryText(test bool) string {
 	return fmt.Sprintf("%d passed", r.Passed)
 }
 
-var exitCode = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(?i)exit (?:code|status):? (\d+)`) }) // constant
+var exitCode = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(?i)exit (?:code|status):? (\d+)`) })
 
 // exitStatus is "exit code 2", or what else is said about a failure.
 func exitStatus(problem string) string {

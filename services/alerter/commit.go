@@ -164,10 +164,10 @@ func (k agentCommits) addCommit(in input, message string) agentCommits {
 var (
 	gitCommit = sync.OnceValue(func() *regexp.Regexp {
 		return regexp.MustCompile(`\bgit\b[^\n]*\b(?:commit|cherry-pick|revert|merge|am)\b`)
-	}) // constant
+	})
 	commitHeader = sync.OnceValue(func() *regexp.Regexp {
 		return regexp.MustCompile(`(?m)^\[(?:detached HEAD|[^\s\]]+)(?: \(root-commit\))? ([0-9a-f]{7,40})\] (.*)$`)
-	}) // constant
+	})
 )
 
 // commitsOf returns the messages of the commits that a call has made.
@@ -188,11 +188,11 @@ func commitsOf(p *wire.AgentTool) []string {
 }
 
 var (
-	quotedText = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`"(?:[^"\\]|\\.)*"|'[^']*'`) }) // constant
+	quotedText = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`"(?:[^"\\]|\\.)*"|'[^']*'`) })
 	// A letter behind -m, -C and the like is the option's argument.
 	quietCommit = sync.OnceValue(func() *regexp.Regexp {
 		return regexp.MustCompile(`^git\s+(?:-[cC]\s+\S+\s+|-\S+\s+)*commit\s(?:.*\s)?(?:--quiet|-[abenopsvz]*q\w*)(?:\s|$)`)
-	}) // constant
+	})
 )
 
 // commitsQuietly reports whether a command that has succeeded has made a commit without printing it. A command
@@ -218,7 +218,7 @@ func headersIn(output string) (messages []string) {
 // here-document holds it.
 var given = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?s)(?:\s-\w*m|--message)[\s=]+(?:"\$\(cat <<-?\s*['"]?\w+['"]?\n(.*?)\n|"((?:[^"\\]|\\.)*)"|'([^']*)'|(\S+))`)
-}) // constant
+})
 
 func messageOf(input string) string {
 	m := given().FindStringSubmatch(clipText(input, maxCommand))

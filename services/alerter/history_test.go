@@ -57,7 +57,7 @@ func parseHistory(t testing.TB, src []byte) []eventlog.Entry {
 }
 
 // begin0 is when histories begin.
-var begin0 = time.Date(2026, 1, 1, 23, 0, 0, 0, time.UTC) // constant
+var begin0 = time.Date(2026, 1, 1, 23, 0, 0, 0, time.UTC)
 
 func complete(t testing.TB, m map[string]any, at int64, seq map[string]uint64) *wire.Event {
 	t.Helper()

@@ -48,7 +48,7 @@ type form struct {
 
 // forms are those of go, npm, jest, vitest, mocha, pytest, cargo, tsc, compilers
 // of C, eslint and make. The first that matches a line counts.
-var forms = sync.OnceValue(func() []form { // constant
+var forms = sync.OnceValue(func() []form {
 	return []form{
 		{regexp.MustCompile(`^\s*--- FAIL: (\S+)`), func(r *report, m []string) { r.addFailedTest(m[1]) }},
 		{regexp.MustCompile(`^\s*--- PASS: \S+`), func(r *report, _ []string) { r.Passed++ }},
@@ -120,9 +120,9 @@ func (r *report) addFile(file string) {
 }
 
 var ( // the parts of a summary
-	partFailed = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(\d+) (?:fail(?:ed|ing|ures?)|errors?)\b`) }) // constant
-	partPassed = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(\d+) pass(?:ed|ing)\b`) })                   // constant
-	partAll    = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(\d+) (?:tests?|examples?)\b`) })             // constant
+	partFailed = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(\d+) (?:fail(?:ed|ing|ures?)|errors?)\b`) })
+	partPassed = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(\d+) pass(?:ed|ing)\b`) })
+	partAll    = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(\d+) (?:tests?|examples?)\b`) })
 )
 
 func (r *report) addTestCounts(summary string) {

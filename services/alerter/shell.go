@@ -48,7 +48,7 @@ func splitAtOperators(input string) []string {
 }
 
 // wrapper is what may stand before a command.
-var wrapper = sync.OnceValue(func() *regexp.Regexp { // constant
+var wrapper = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^(?:` +
 		`[A-Za-z_]\w*=(?:"[^"]*"|'[^']*'|\S*)\s+` +
 		`|(?:time|sudo|env|nice|nohup|exec|command|npx|bunx|then|do|else|if|!)\s+(?:-\S+\s+)*` +
@@ -67,7 +67,7 @@ func withoutWrappers(c string) string {
 	}
 }
 
-var document = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`<<-?\s*['"]?(\w+)['"]?`) }) // constant
+var document = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`<<-?\s*['"]?(\w+)['"]?`) })
 
 // withoutDocuments drops the lines of here-documents.
 func withoutDocuments(input string) string {

@@ -23,12 +23,12 @@ var updateDerivation = flag.Bool("update", false, "rewrite testdata/derivation.g
 
 // Rows that come out otherwise than in the last release have another version, by which verify tells them from damaged ones.
 func TestDerivation(t *testing.T) {
-	files := recordings(t)
+	files := recordedSessions(t)
 	var got strings.Builder
 	fmt.Fprintf(&got, "version %d\n%x story\n", index.Derivation, rowsSum(t, story(t)))
 	for _, file := range files {
 		p := newTape(t)
-		p.play("r1", file)
+		p.playSession("r1", file)
 		fmt.Fprintf(&got, "%x %s/%s\n", rowsSum(t, p), filepath.Base(filepath.Dir(file)), filepath.Base(file))
 	}
 	golden := filepath.Join("testdata", "derivation.golden")
@@ -46,8 +46,8 @@ func TestDerivation(t *testing.T) {
 	}
 }
 
-// recordings are the files of the sessions of agents that are in the repository.
-func recordings(t testing.TB) []string {
+// recordedSessions are the files of the sessions of agents that are in the repository.
+func recordedSessions(t testing.TB) []string {
 	t.Helper()
 	files, err := filepath.Glob("../../internal/agent/claude/testdata/*/*.jsonl")
 	if err != nil || len(files) < 20 {
@@ -56,8 +56,8 @@ func recordings(t testing.TB) []string {
 	return files
 }
 
-// play appends the events of a recording, as those of a run, at times of its own.
-func (p *tape) play(run, file string) {
+// playSession appends the events of a recording, as those of a run, at times of its own.
+func (p *tape) playSession(run, file string) {
 	p.t.Helper()
 	data, err := os.ReadFile(file)
 	if err != nil {

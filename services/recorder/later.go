@@ -137,8 +137,8 @@ func (r *Recorder) rebuildTables(ctx context.Context, desk *rebuild.Desk, order 
 		}
 	})
 	err = r.store.Index.Rebuild(ctx, order, func(done, all int64) {
-		part.Store(uint64(done)) // a count
-		of.Store(uint64(all))    // a count
+		part.Store(uint64(done))
+		of.Store(uint64(all))
 	})
 	end()
 	reporting.Wait()

@@ -74,7 +74,7 @@ func TestRebuild(t *testing.T) {
 	}
 }
 
-// A line that is in the full text, and whose events are read in several parts, is derived again like any other.
+// A rebuild reads the events of a long line in several parts, and leaves the full text sound, which has the line already.
 func TestRebuildOfLongLine(t *testing.T) {
 	p := story(t)
 	p.start("open", "coder", nil)
@@ -101,13 +101,13 @@ func TestRebuildOfLongLine(t *testing.T) {
 
 // A store of long runs, made of real sessions, is sound whatever is done to it between two batches.
 func TestSoundInAnyOrder(t *testing.T) {
-	files := recordings(t)
+	files := recordedSessions(t)
 	for seed := range uint64(8) {
 		random := rand.New(rand.NewPCG(seed, 0))
 		p := newTape(t)
 		runs := 1 + random.IntN(3)
 		for len(p.entries) < 1000*runs+random.IntN(2000) {
-			p.play(fmt.Sprint("r", random.IntN(runs)), files[random.IntN(len(files))])
+			p.playSession(fmt.Sprint("r", random.IntN(runs)), files[random.IntN(len(files))])
 		}
 		path := newTarget(t)
 		s := openAt(t, path)

@@ -101,7 +101,7 @@ func TestWatchedThroughKills(t *testing.T) {
 	var players []*player
 	for n := range 5 {
 		id := fmt.Sprintf("5e551011-0000-4000-8000-%012d", n)
-		one := &player{id: id, file: filepath.Join(config, "projects", fmt.Sprintf("-src-%d", n%3), id+".jsonl"), random: rand.New(rand.NewPCG(l.Seed, uint64(n)))} // few
+		one := &player{id: id, file: filepath.Join(config, "projects", fmt.Sprintf("-src-%d", n%3), id+".jsonl"), random: rand.New(rand.NewPCG(l.Seed, uint64(n)))}
 		players = append(players, one)
 		playing.Go(func() {
 			if err := one.play(ctx); err != nil {

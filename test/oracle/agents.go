@@ -55,7 +55,7 @@ func (c *check) runners() {
 }
 
 // textMarks finds what a program has said in texts.
-var textMarks = regexp.MustCompile(`§\d+-\d+§`) // a constant
+var textMarks = regexp.MustCompile(`§\d+-\d+§`)
 
 // marks returns by what an event shows what a program has said.
 func (c *check) marks(e *eventlog.Entry) []string {

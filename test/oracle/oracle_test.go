@@ -56,7 +56,7 @@ func (b *book) store(t *testing.T, e *wire.Event) {
 	}
 	pos := uint64(len(b.Events) + 1)
 	x := eventlog.Entry{
-		Pos: pos, Time: time.Unix(int64(pos), 0), RunID: e.RunID, NodeID: e.NodeID, Kind: e.Type().Kind(), // small
+		Pos: pos, Time: time.Unix(int64(pos), 0), RunID: e.RunID, NodeID: e.NodeID, Kind: e.Type().Kind(),
 		Subject: subjects.Default.Event(e.RunID, e.NodeID, string(e.Type().Kind())), Data: data, Event: e,
 	}
 	b.Events = append(b.Events, x)
@@ -354,7 +354,7 @@ func shifted(t *testing.T, state []byte, by int64) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Position.Seq = uint64(int64(s.Position.Seq) + by) // small
+	s.Position.Seq = uint64(int64(s.Position.Seq) + by)
 	if state, err = wire.Marshal(s); err != nil {
 		t.Fatal(err)
 	}

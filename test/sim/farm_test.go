@@ -60,7 +60,7 @@ func farm(t *testing.T, first, count uint64) {
 						break
 					}
 					report(part, nil)
-					done := min(n, uint64(part.Seeds+part.Frozen)) // counts
+					done := min(n, uint64(part.Seeds+part.Frozen))
 					from, n = from+done, n-done
 				}
 			}

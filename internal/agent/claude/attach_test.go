@@ -459,7 +459,7 @@ func attachAnywhere(t *testing.T, p play, step int) {
 	var want []*wire.Event
 	var told []string
 	synctest.Test(t, func(t *testing.T) { want, told = p.whole(t) })
-	random := rand.New(rand.NewPCG(1, uint64(len(p.lines)))) // a test's
+	random := rand.New(rand.NewPCG(1, uint64(len(p.lines))))
 	rests, size := 0, 0
 	for after := 0; after <= len(p.lines); after += step {
 		for _, part := range []func([]byte) int{

@@ -122,7 +122,7 @@ func (h headers) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // notInName are the characters that the model's API doesn't take in a tool's name.
-var notInName = regexp.MustCompile(`[^a-zA-Z0-9_-]`) // a constant
+var notInName = regexp.MustCompile(`[^a-zA-Z0-9_-]`)
 
 // maxName is how long such a name may be.
 const maxName = 128

@@ -256,7 +256,7 @@ func (t *Group) placeProgram(program uint32, attr *syscall.SysProcAttr) (leave f
 			return leave, fmt.Errorf("control group: %w", err)
 		}
 		leave = func() { _ = f.Close() }
-		attr.UseCgroupFD, attr.CgroupFD = true, int(f.Fd()) // a file descriptor
+		attr.UseCgroupFD, attr.CgroupFD = true, int(f.Fd())
 	}
 	if t.memory == "" || t.memory == t.tree {
 		return leave, nil

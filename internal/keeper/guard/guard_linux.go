@@ -184,7 +184,7 @@ func attachedFiles(oob []byte) []*os.File {
 			continue
 		}
 		for _, fd := range fds {
-			files = append(files, os.NewFile(uintptr(fd), "")) // a file descriptor
+			files = append(files, os.NewFile(uintptr(fd), ""))
 		}
 	}
 	return files

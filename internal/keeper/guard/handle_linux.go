@@ -43,7 +43,7 @@ func Start(fence Fence, t *Group, take func(Report)) (*Handle, error) {
 	if err != nil {
 		return nil, fmt.Errorf("guard: %w", err)
 	}
-	theirs := os.NewFile(uintptr(pair[1]), "keeper") // a file descriptor
+	theirs := os.NewFile(uintptr(pair[1]), "keeper")
 	defer func() { _ = theirs.Close() }()
 	g := &Handle{conn: pair[0], gone: make(chan struct{}), frozen: make(chan Report, 1)}
 	g.cmd = SelfCommand(append([]string{guardVerb, string(fence)}, t.toArguments()...)...)
@@ -173,7 +173,7 @@ func (g *Handle) passProgram(id uint32, mark string, s Program, files [3]*os.Fil
 	if err != nil {
 		return fmt.Errorf("guard: %w", err)
 	}
-	file := os.NewFile(uintptr(fd), "program") // a file descriptor
+	file := os.NewFile(uintptr(fd), "program")
 	defer func() { _ = file.Close() }()
 	b, err := json.Marshal(s)
 	if err != nil {
@@ -183,7 +183,7 @@ func (g *Handle) passProgram(id uint32, mark string, s Program, files [3]*os.Fil
 		return fmt.Errorf("guard: %w", err)
 	}
 	g.sendOrder(order{Op: "start", Program: id, Mark: mark},
-		fd, int(files[0].Fd()), int(files[1].Fd()), int(files[2].Fd())) // file descriptors
+		fd, int(files[0].Fd()), int(files[1].Fd()), int(files[2].Fd()))
 	return nil
 }
 

@@ -262,7 +262,7 @@ func appendRecord(b []byte, r Record) []byte {
 	return append(b, r.Data...)
 }
 
-var castagnoli = sync.OnceValue(func() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) }) // a constant
+var castagnoli = sync.OnceValue(func() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) })
 
 // Offset returns the offset behind the last record.
 func (j *Journal) Offset() uint64 {

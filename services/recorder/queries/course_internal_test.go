@@ -13,7 +13,7 @@ func TestManyNames(t *testing.T) {
 	begun := time.Now()
 	for range 2 {
 		for i := range 300_000 {
-			if at := n.numberOf(fmt.Appendf(nil, "tool-%06d", i)); at != int32(i) { // few
+			if at := n.numberOf(fmt.Appendf(nil, "tool-%06d", i)); at != int32(i) {
 				t.Fatalf("name %d has the number %d", i, at)
 			}
 		}
