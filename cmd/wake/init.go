@@ -65,7 +65,16 @@ func initTopology(ctx context.Context, nc *nats.Conn, c topology.Config) (topolo
 	if err != nil {
 		return topology.Report{}, err
 	}
-	return topology.Init(ctx, js, c)
+	report, err := topology.Init(ctx, js, c)
+	return report, explainMismatch(err)
+}
+
+// explainMismatch says what the operator can do where streams aren't as they should be.
+func explainMismatch(err error) error {
+	if mismatch, ok := errors.AsType[*topology.Mismatch](err); ok {
+		return serviceError(codeNotInitialized, mismatch.Remedy, "%s", strings.Join(mismatch.Problems, "; "))
+	}
+	return err
 }
 
 func printReport(w io.Writer, r topology.Report) error {
@@ -94,10 +103,7 @@ func (a *app) explainServer(ctx context.Context, nc *nats.Conn, err error) error
 	if problem := topology.Verify(ctx, js, a.names); problem != nil {
 		err = problem
 	}
-	if mismatch, ok := errors.AsType[*topology.Mismatch](err); ok {
-		return serviceError(codeNotInitialized, mismatch.Remedy, "%s", strings.Join(mismatch.Problems, "; "))
-	}
-	return err
+	return explainMismatch(err)
 }
 
 // byteSize is a flag's number of bytes: 1024, 20MB, 1.5GiB.

@@ -74,27 +74,21 @@ func (a fileVerbs) restoreBackup(ctx context.Context, dir string, o backupOption
 		}
 		defer func() { _ = lock.Unlock() }() // the end of the process does it, too
 	}
-	if err := a.restoreStreams(ctx, dir, m, o, meter); err != nil {
-		return err
-	}
-	if err := a.restoreFiles(dir, m, path); err != nil {
-		return err
-	}
-	// What was restored may be of another key: the next wake up makes one for it.
-	if err := os.Remove(stampFile(a.server.DataDir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := a.restoreAll(ctx, dir, m, path, o, meter); err != nil {
 		return err
 	}
 	meter.eraseLine()
 	return a.printBackup("restored", m, time.Since(begun))
 }
 
-// restoreStreams restores what is on the server, and on disk when it returns.
-func (a fileVerbs) restoreStreams(ctx context.Context, dir string, m backup.Manifest, o backupOptions, meter *meter) error {
+// restoreAll restores what is on the server, and the recorder's store to its path. All of it is on disk when it returns.
+func (a fileVerbs) restoreAll(ctx context.Context, dir string, m backup.Manifest, path string, o backupOptions, meter *meter) error {
 	nc, stop, err := a.emptyServer(ctx)
 	if err != nil {
 		return err
 	}
-	err = backup.Restore(ctx, nc, a.names, dir, m, backup.Options{Force: o.force, Replicas: o.replicas}, meter.notePart)
+	files := func() error { return a.restoreFiles(dir, m, path) }
+	err = backup.Restore(ctx, nc, a.names, dir, m, backup.Options{Force: o.force, Replicas: o.replicas, Files: files}, meter.notePart)
 	if exists, ok := errors.AsType[*backup.ExistsError](err); ok {
 		err = serviceError(codeExists, "--force removes them, with all they hold", "%w", exists)
 	}
@@ -152,11 +146,14 @@ func syncFolder(folder string) error {
 }
 
 // restoreFiles puts the recorder's store in its place, and what waits in the spool
-// out of the way: it is of a time that hasn't been.
+// out of the way: it is of a time that hasn't been. What was restored may be of another key: the next wake up makes one for it.
 func (a fileVerbs) restoreFiles(dir string, m backup.Manifest, path string) error {
 	spool := filepath.Join(a.server.DataDir, "spool")
 	if err := os.Rename(spool, fmt.Sprintf("%s.before-%s", spool, time.Now().UTC().Format("20060102T150405.000"))); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("spool: %w", err)
+	}
+	if err := os.Remove(stampFile(a.server.DataDir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
 	if path == "" {
 		return nil

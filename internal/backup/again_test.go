@@ -1,10 +1,17 @@
 package backup_test
 
 import (
+	"context"
+	"errors"
 	"path/filepath"
 	"testing"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
 	"code.wake.dev/wake/internal/backup"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/topology"
 	"code.wake.dev/wake/pkg/subjects"
 )
 
@@ -25,4 +32,63 @@ func TestRestoredAgain(t *testing.T) {
 			t.Fatalf("%d: %v", i, err)
 		}
 	}
+}
+
+// What a restoration has left that was interrupted isn't taken for the installation, by nobody, until it is begun again. That
+// needs no force: nothing is lost by it that wasn't before.
+func TestRestoreInterrupted(t *testing.T) {
+	n, dir := subjects.Default, filepath.Join(t.TempDir(), "copy")
+	from, _ := startWake(t)
+	if _, err := backup.Take(t.Context(), from, n, dir, nil, quiet); err != nil {
+		t.Fatal(err)
+	}
+	m, err := backup.Open(t.Context(), dir, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, start := range map[string]func(*testing.T) (*nats.Conn, jetstream.JetStream){"over nothing": startEmpty, "over another": startWake} {
+		for _, interrupted := range []string{n.EventsStream(), "files"} {
+			t.Run(name+"/"+interrupted, func(t *testing.T) {
+				t.Parallel()
+				to, js := start(t)
+				ctx, interrupt := context.WithCancel(t.Context())
+				o := backup.Options{Force: true, Files: func() error { interrupt(); return ctx.Err() }}
+				err := backup.Restore(ctx, to, n, dir, m, o, func(name string, _, _ int64) {
+					if name == interrupted {
+						interrupt()
+					}
+				})
+				if err == nil {
+					t.Fatal("it wasn't interrupted")
+				}
+				refused := func(what string, err error) {
+					t.Helper()
+					if mismatch, ok := errors.AsType[*topology.Mismatch](err); !ok || mismatch.Remedy != "wake restore DIR" {
+						t.Errorf("%s: %v", what, err)
+					}
+				}
+				refused("verify", topology.Verify(t.Context(), js, n))
+				_, err = topology.Init(t.Context(), js, topology.Config{})
+				refused("init", err)
+				_, err = backup.Take(t.Context(), to, n, filepath.Join(t.TempDir(), "half"), nil, quiet)
+				refused("backup", err)
+				if err := backup.Restore(t.Context(), to, n, dir, m, backup.Options{}, quiet); err != nil {
+					t.Fatal(err)
+				}
+				if report, err := topology.Init(t.Context(), js, topology.Config{}); err != nil || report.Changed() {
+					t.Errorf("afterwards: %+v, %v", report, err)
+				}
+			})
+		}
+	}
+}
+
+func startEmpty(t *testing.T) (*nats.Conn, jetstream.JetStream) {
+	t.Helper()
+	nc := natstest.Start(t)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return nc, js
 }

@@ -121,7 +121,9 @@ func takeAll(ctx context.Context, nc *nats.Conn, n subjects.Names, dir string, s
 		return m, err
 	}
 	if err := topology.AwaitLeader(ctx, nc, func() (err error) {
-		m.Incarnation, err = topology.Incarnation(ctx, js, n)
+		if err = topology.CheckRestored(ctx, js, n); err == nil {
+			m.Incarnation, err = topology.Incarnation(ctx, js, n)
+		}
 		return err
 	}); err != nil {
 		return m, err

@@ -21,8 +21,9 @@ import (
 
 // Options say how to restore.
 type Options struct {
-	Force    bool // remove the streams that are there
-	Replicas int  // of each stream; default: as in the backup
+	Force    bool         // remove the streams that are there
+	Replicas int          // of each stream; default: as in the backup
+	Files    func() error // puts in its place what the server doesn't hold, before what it holds is said to be whole
 }
 
 // ExistsError is returned if streams of the installation are there.
@@ -34,8 +35,8 @@ func (e *ExistsError) Error() string {
 
 // Restore builds the streams of a backup that [Open] has checked. It fails with an
 // [*ExistsError] if some are there, unless they are to be removed, and, before it
-// touches anything, if the backup isn't of this installation. One that fails later
-// leaves some streams; it may be begun again by force. No service may be running.
+// touches anything, if the backup isn't of this installation. One that fails later, or is
+// interrupted, leaves streams that no service takes, see [topology.RestoringKey], until it is begun again. No service may be running.
 func Restore(ctx context.Context, nc *nats.Conn, n subjects.Names, dir string, m Manifest, o Options, progress Progress) error {
 	if err := restoreAll(ctx, nc, n, dir, m, o, progress); err != nil {
 		return fmt.Errorf("restore: %w", err)
@@ -51,30 +52,19 @@ func restoreAll(ctx context.Context, nc *nats.Conn, n subjects.Names, dir string
 	if err != nil {
 		return err
 	}
-	var there []string
-	if err := topology.AwaitLeader(ctx, nc, func() (err error) {
-		there, err = topology.Existing(ctx, js, n)
-		return err
-	}); err != nil {
+	if err := markExisting(ctx, nc, js, n, o.Force); err != nil {
 		return err
 	}
-	if len(there) > 0 && !o.Force {
-		return &ExistsError{there}
-	}
-	for _, name := range there {
-		if err := topology.AwaitLeader(ctx, nc, func() error { return removeStream(ctx, js, name) }); err != nil {
-			return err
-		}
-	}
-	for _, s := range m.Streams {
-		begun := false
-		attempt := func() error {
-			if begun { // what has come of the attempt before is unknown
-				if err := removeStream(ctx, js, s.Stream); err != nil {
-					return err
-				}
+	for i, s := range m.Streams {
+		if i == 0 {
+			if s.Config, err = markConfig(s.Config); err != nil {
+				return err
 			}
-			begun = true
+		}
+		attempt := func() error { // the stream is there, or what an attempt before has made
+			if err := removeStream(ctx, js, s.Stream); err != nil {
+				return err
+			}
 			return restoreStream(ctx, nc, js, dir, s, o, progress)
 		}
 		err := topology.AwaitLeader(ctx, nc, attempt)
@@ -91,7 +81,38 @@ func restoreAll(ctx context.Context, nc *nats.Conn, n subjects.Names, dir string
 	if err := topology.AwaitLeader(ctx, nc, func() error { return wakeParked(ctx, js, n) }); err != nil {
 		return err
 	}
+	if o.Files != nil {
+		if err := o.Files(); err != nil {
+			return err
+		}
+	}
+	if err := topology.AwaitLeader(ctx, nc, func() error { return topology.MarkRestoring(ctx, js, m.Streams[0].Stream, false) }); err != nil {
+		return err
+	}
 	return topology.AwaitLeader(ctx, nc, func() error { return topology.Verify(ctx, js, n) })
+}
+
+// markExisting marks the streams that are there as such that are being restored, if they may be replaced: an installation
+// that is whole only by force. From then on there is one that is marked, if one is there: each of these until it is replaced,
+// the first that is restored until all are.
+func markExisting(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, n subjects.Names, force bool) error {
+	var there []string
+	var whole bool
+	if err := topology.AwaitLeader(ctx, nc, func() (err error) {
+		there, whole, err = topology.Existing(ctx, js, n)
+		return err
+	}); err != nil {
+		return err
+	}
+	if len(there) > 0 && whole && !force {
+		return &ExistsError{there}
+	}
+	for _, name := range there {
+		if err := topology.AwaitLeader(ctx, nc, func() error { return topology.MarkRestoring(ctx, js, name, true) }); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // lostFolder reports whether a stream couldn't be made since the server removed the folder that it makes streams in: it does
@@ -165,6 +186,23 @@ func withReplicas(config json.RawMessage, replicas int) (json.RawMessage, error)
 	fields["num_replicas"] = json.RawMessage(fmt.Sprint(replicas))
 	if replicas > 1 {
 		delete(fields, "persist_mode") // the server doesn't replicate what it doesn't sync
+	}
+	return json.Marshal(fields)
+}
+
+// markConfig returns a stream's configuration with the mark that it is being restored.
+func markConfig(config json.RawMessage) (json.RawMessage, error) {
+	fields, metadata := map[string]json.RawMessage{}, map[string]string{}
+	err := json.Unmarshal(config, &fields)
+	if kept := fields["metadata"]; err == nil && kept != nil {
+		err = json.Unmarshal(kept, &metadata)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	metadata[topology.RestoringKey] = "true"
+	if fields["metadata"], err = json.Marshal(metadata); err != nil {
+		return nil, err
 	}
 	return json.Marshal(fields)
 }

@@ -37,6 +37,9 @@ func Init(ctx context.Context, js jetstream.JetStream, c Config) (Report, error)
 	if err := checkServer(js); err != nil {
 		return report, err
 	}
+	if err := CheckRestored(ctx, js, c.Names); err != nil {
+		return report, err
+	}
 	c.alone = js.Conn().ConnectedClusterName() == ""
 	b := builder{js: js, config: c}
 	for _, r := range allRooms(c) {

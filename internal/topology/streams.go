@@ -241,10 +241,10 @@ func Streams(n subjects.Names) []string {
 	return names
 }
 
-// Existing returns which streams of an installation are there. It fails if one of
-// them isn't this installation's.
-func Existing(ctx context.Context, js jetstream.JetStream, n subjects.Names) ([]string, error) {
-	var names []string
+// Existing returns which streams of an installation are there, and whether what they hold is whole: see [RestoringKey]. It
+// fails if one of them isn't this installation's.
+func Existing(ctx context.Context, js jetstream.JetStream, n subjects.Names) (names []string, whole bool, err error) {
+	whole = true
 	for _, r := range allRooms(Config{Names: n}) {
 		s, err := js.Stream(ctx, r.want.Name)
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -254,11 +254,12 @@ func Existing(ctx context.Context, js jetstream.JetStream, n subjects.Names) ([]
 			err = checkForeign(r, n, s.CachedInfo().Config)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("topology: %s %s: %w", r.kind, r.name, err)
+			return nil, false, fmt.Errorf("topology: %s %s: %w", r.kind, r.name, err)
 		}
 		names = append(names, r.want.Name)
+		whole = whole && s.CachedInfo().Config.Metadata[RestoringKey] == ""
 	}
-	return names, nil
+	return names, whole, nil
 }
 
 // incarnationKey is the metadata of the stream of events that names its

@@ -54,6 +54,8 @@ type verifier struct {
 	names    subjects.Names
 	problems []string
 	missing  map[string]bool
+
+	restoring bool // then all else is no news
 }
 
 func (v *verifier) addProblem(kind Kind, name, format string, args ...any) {
@@ -61,14 +63,21 @@ func (v *verifier) addProblem(kind Kind, name, format string, args ...any) {
 }
 
 func (v *verifier) toMismatch() error {
-	if len(v.problems) == 0 {
+	switch {
+	case v.restoring:
+		return restoringMismatch(v.names)
+	case len(v.problems) == 0:
 		return nil
 	}
-	remedy := "wake init"
-	if v.names.Prefix() != subjects.DefaultPrefix {
-		remedy += " --prefix " + v.names.Prefix()
+	return &Mismatch{Problems: v.problems, Remedy: withPrefix("wake init", v.names)}
+}
+
+// withPrefix returns a command for an installation.
+func withPrefix(command string, n subjects.Names) string {
+	if n.Prefix() != subjects.DefaultPrefix {
+		command += " --prefix " + n.Prefix()
 	}
-	return &Mismatch{Problems: v.problems, Remedy: remedy}
+	return command
 }
 
 // Leaderless returns the streams that no server leads at the moment, so that
@@ -117,6 +126,7 @@ func (v *verifier) verifyRoom(ctx context.Context, c Config, r room) error {
 		v.addProblem(r.kind, r.name, "%v", err)
 		return nil
 	}
+	v.restoring = v.restoring || cur.Metadata[RestoringKey] != ""
 	for _, change := range changesOf(diffFields(cur, r.decideStream(c, &cur)), reliedStream...) {
 		v.addProblem(r.kind, r.name, "%s is %s, must be %s", change.Field, change.Old, change.New)
 	}
