@@ -46,20 +46,22 @@ func derivationsOf(tables table.Tables) (list []derivation) {
 }
 
 // checkDerived compares what is derived from the events of the runs that were recorded again, if this version has derived it.
-func (v *verifier) checkDerived(ctx context.Context, p *replay) error {
+func (p *replay) checkDerived(ctx context.Context) error {
 	var list []*runCheck
 	for _, r := range p.runs {
-		r.harmed = r.harmed || r.broken
-		if r.broken {
+		if r.refused {
+			if r.Events != r.found { // which is compared with what is derived, else
+				p.addDamage(countDamage(r, "events", r.Events, r.found))
+			}
 			continue
 		}
 		if r.isOther() {
-			v.Other++
+			p.Other++
 			continue
 		}
 		for _, kept := range r.kept {
-			r.harmed = true
-			v.addDamage(Damage{Table: kept.table, Run: r.RunID, From: kept.pos, Column: "pos", Problem: "there is no event at the position of the state"})
+			r.differs = true
+			p.addDamage(Damage{Table: kept.table, Run: r.RunID, From: kept.pos, Column: "pos", Problem: "there is no event at the position of the state"})
 		}
 		list = append(list, r)
 	}
@@ -74,7 +76,7 @@ func (v *verifier) checkDerived(ctx context.Context, p *replay) error {
 		return err
 	}
 	for len(list) > 0 {
-		c := v.newComparison(p.scratch)
+		c := p.newComparison(p.again)
 		for _, r := range list {
 			if !c.addRun(r, numbers[r.RunID]) {
 				break
@@ -93,7 +95,7 @@ func (p *replay) numberRuns(ctx context.Context) (map[string]int64, error) {
 	numbers := map[string]int64{}
 	var number int64
 	var name string
-	for err := range p.scratch.Each(ctx, `SELECT id, run FROM runs WHERE id > ?1`, []any{p.last}, &number, &name) {
+	for err := range p.again.Each(ctx, `SELECT id, run FROM runs WHERE id > ?1`, []any{p.last}, &number, &name) {
 		if err != nil {
 			return nil, err
 		}
@@ -127,8 +129,8 @@ type nodeName struct {
 	name any
 }
 
-func (v *verifier) newComparison(scratch *archive.Tx) *comparison {
-	return &comparison{verifier: v, kept: newSide(v.t), want: newSide(scratch)}
+func (v *verifier) newComparison(again *archive.Tx) *comparison {
+	return &comparison{verifier: v, kept: newSide(v.t), want: newSide(again)}
 }
 
 func newSide(t *archive.Tx) *side {
@@ -190,7 +192,7 @@ func (c *comparison) compareRuns(ctx context.Context) error {
 		return err
 	}
 	if len(c.runs) == 1 {
-		c.runs[0].harmed = true
+		c.runs[0].differs = true
 		return nil
 	}
 	c.dropSince(found)

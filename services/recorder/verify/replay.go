@@ -16,17 +16,27 @@ import (
 	"code.wake.dev/wake/services/recorder/internal/request"
 )
 
-// replay records the events of runs again, into the scratch store, and has what follows from them compared. It compares many short
-// runs at once: to ask a database takes longer than to read the rows of one.
+// replay records the events of runs again, into the scratch store, and has what follows from them compared, while further events are
+// read. It compares many short runs at once: to ask a database takes longer than to read the rows of one.
 type replay struct {
-	v        *verifier
+	verifier // with damages and a view of its own
+
+	beside   *part
+	parts    chan runPart
 	pending  []replayed
 	size     int         // bytes of their data
 	flushed  bool        // of the runs that aren't compared, some events are recorded
 	runs     []*runCheck // whose events are recorded again, or pending, and that aren't compared yet
-	scratch  *archive.Tx // nil: the scratch store is empty
+	again    *archive.Tx // in the scratch store; nil: it is empty
 	recorded int         // events in it
 	last     int64       // the highest number of a run in it that is compared
+}
+
+// runPart are events of a run that were found to be as they were recorded, or the end of the run.
+type runPart struct {
+	run    *runCheck
+	events []replayed
+	ended  bool
 }
 
 // replayed is an event that is recorded again, and what it says.
@@ -49,19 +59,44 @@ const (
 	scratchEvents = 20_000
 )
 
-// addEvent takes the next event of a run, which has its link.
-func (p *replay) addEvent(ctx context.Context, r *runCheck, s *archive.Event, at Damage) error {
-	e := replayed{r, *s, s.Entry()}
-	if at.Problem = e.foreignTo(r.RunID); at.Problem != "" {
-		r.broken = true
-		p.v.addDamage(at)
+// start begins to take what is sent, until no more will come.
+func (p *replay) start(ctx context.Context) {
+	p.parts = make(chan runPart, 1)
+	p.beside = startPart(ctx, func(ctx context.Context) error {
+		defer p.emptyScratch() //nolint:errcheck // it is only compared with
+		for next := range p.parts {
+			if err := p.takePart(ctx, next); err != nil {
+				return err
+			}
+		}
+		return p.comparePending(ctx)
+	})
+}
+
+// send sends what is next of a run, its events in their order.
+func (p *replay) send(next runPart) error {
+	select {
+	case p.parts <- next:
 		return nil
+	case <-p.beside.ctx.Done():
+		return context.Cause(p.beside.ctx)
 	}
-	p.pending = append(p.pending, e)
-	if p.size += len(s.Data); len(p.pending) < replayEvents && p.size < replayBytes {
-		return nil
+}
+
+func (p *replay) takePart(ctx context.Context, next runPart) error {
+	if next.ended {
+		return p.endRun(ctx, next.run)
 	}
-	return p.flushPending(ctx)
+	for _, e := range next.events {
+		p.pending = append(p.pending, e)
+		if p.size += len(e.kept.Data); len(p.pending) < replayEvents && p.size < replayBytes {
+			continue
+		}
+		if err := p.flushPending(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // foreignTo says why what is kept isn't an event of a run, or "".
@@ -92,9 +127,9 @@ func (p *replay) comparePending(ctx context.Context) error {
 	if err := p.flushPending(ctx); err != nil {
 		return err
 	}
-	err := p.v.checkDerived(ctx, p)
+	err := p.checkDerived(ctx)
 	p.runs, p.flushed = p.runs[:0], false
-	p.v.scratch.ForgetStates()
+	p.scratch.ForgetStates()
 	if p.recorded > scratchEvents {
 		err = errors.Join(err, p.emptyScratch())
 	}
@@ -103,24 +138,24 @@ func (p *replay) comparePending(ctx context.Context) error {
 
 // beginScratch begins to fill the scratch store, in one transaction for many runs: what it is asked of each is prepared once.
 func (p *replay) beginScratch(ctx context.Context) (err error) {
-	if p.scratch == nil {
-		p.scratch, err = p.v.scratch.Begin(ctx)
+	if p.again == nil {
+		p.again, err = p.scratch.Begin(ctx)
 	}
 	return err
 }
 
 // emptyScratch drops what was recorded again.
 func (p *replay) emptyScratch() (err error) {
-	if p.scratch != nil {
-		err = p.scratch.Rollback()
+	if p.again != nil {
+		err = p.again.Rollback()
 	}
-	p.scratch, p.recorded, p.last = nil, 0, 0
+	p.again, p.recorded, p.last = nil, 0, 0
 	return err
 }
 
 // flushPending records what is pending. Where an event can't be recorded, each run is recorded by itself.
 func (p *replay) flushPending(ctx context.Context) error {
-	list := slices.DeleteFunc(p.pending, func(s replayed) bool { return s.r.broken })
+	list := slices.DeleteFunc(p.pending, func(s replayed) bool { return s.r.refused })
 	failed, err := p.recordEvents(ctx, list)
 	for failed && err == nil && len(list) > 0 {
 		n := 1 + slices.IndexFunc(list[1:], func(s replayed) bool { return s.r != list[0].r })
@@ -144,10 +179,10 @@ func (p *replay) recordEvents(ctx context.Context, list []replayed) (failed bool
 	if err := p.beginScratch(ctx); err != nil {
 		return false, err
 	}
-	if _, err := p.scratch.Do(ctx, "SAVEPOINT pending"); err != nil {
+	if _, err := p.again.Do(ctx, "SAVEPOINT pending"); err != nil {
 		return false, err
 	}
-	found, kept := p.v.countDamages(), map[*runCheck][]keptState{}
+	found, kept := p.countDamages(), map[*runCheck][]keptState{}
 	for i := range list {
 		kept[list[i].r] = list[i].r.kept
 	}
@@ -157,30 +192,30 @@ func (p *replay) recordEvents(ctx context.Context, list []replayed) (failed bool
 	}
 	if refused == nil {
 		p.recorded += len(list)
-		_, err := p.scratch.Do(ctx, "RELEASE pending")
+		_, err := p.again.Do(ctx, "RELEASE pending")
 		return false, err
 	}
-	p.v.scratch.ForgetStates()
+	p.scratch.ForgetStates()
 	for _, text := range []string{"ROLLBACK TO pending", "RELEASE pending"} {
-		if _, err := p.scratch.Do(ctx, text); err != nil {
+		if _, err := p.again.Do(ctx, text); err != nil {
 			return false, err
 		}
 	}
 	if list[0].r != list[len(list)-1].r {
-		p.v.dropSince(found)
+		p.dropSince(found)
 		for r, states := range kept {
 			r.kept = states
 		}
 		return true, nil
 	}
-	refused.r.broken = true
-	return false, p.v.noteFailure(ctx, Damage{Run: refused.r.RunID, From: refused.kept.Pos}, cause)
+	refused.r.refused = true
+	return false, p.noteFailure(ctx, Damage{Run: refused.r.RunID, From: refused.kept.Pos}, cause)
 }
 
 // tryEvents records events, up to one that can't be recorded, and says why.
 func (p *replay) tryEvents(ctx context.Context, list []replayed) (refused *replayed, cause, err error) {
-	b := index.Batch{Incarnation: p.v.Position.Incarnation, Blobs: map[string][]byte{}}
-	again, err := p.v.scratch.Replay(ctx, p.scratch, b, p.v.Derived)
+	b := index.Batch{Incarnation: p.Position.Incarnation, Blobs: map[string][]byte{}}
+	again, err := p.scratch.Replay(ctx, p.again, b, p.Derived)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -202,15 +237,15 @@ func (p *replay) tryEvents(ctx context.Context, list []replayed) (refused *repla
 func (p *replay) replayEvent(ctx context.Context, again *index.Replay, blobs map[string][]byte, s *replayed) error {
 	if s.entry.Err == nil {
 		for _, b := range s.entry.Event.Blobs {
-			if data, err := p.v.fields.Blob(ctx, b.SHA256); err == nil {
+			if data, err := p.t.Blob(ctx, b.SHA256); err == nil {
 				blobs[b.SHA256] = data
 			}
 		}
 	}
 	now, err := again.Add(&s.kept, &s.entry)
 	if err == nil && (now.Mark != s.kept.Mark || now.Note != s.kept.Note) {
-		s.r.harmed = true
-		p.v.addDamage(Damage{
+		s.r.differs = true
+		p.addDamage(Damage{
 			Run: s.r.RunID, From: s.kept.Pos, Column: "mark",
 			Problem: fmt.Sprintf("it is marked %q (%s), it should be %q (%s)", s.kept.Mark, s.kept.Note, now.Mark, now.Note),
 		})
@@ -227,17 +262,17 @@ func (p *replay) checkState(ctx context.Context, again *index.Replay, r *runChec
 		return err
 	}
 	var is []byte
-	err = p.v.fields.Row(ctx, `SELECT data FROM `+kept.table+` WHERE run = ?1 AND pos = ?2`, r.ID, kept.pos).Scan(&is)
+	err = p.t.Row(ctx, `SELECT data FROM `+kept.table+` WHERE run = ?1 AND pos = ?2`, r.ID, kept.pos).Scan(&is)
 	if err == nil && kept.table == "keyframes" {
-		is, err = p.v.s.Codec.Dec.DecodeAll(is, nil)
+		is, err = p.s.Codec.Dec.DecodeAll(is, nil)
 	}
 	if err != nil {
-		r.harmed = true
-		return p.v.noteFailure(ctx, at, err)
+		r.differs = true
+		return p.noteFailure(ctx, at, err)
 	}
 	if !bytes.Equal(want, is) && !r.isOther() {
-		r.harmed = true
-		p.v.addDamage(at)
+		r.differs = true
+		p.addDamage(at)
 	}
 	return nil
 }

@@ -16,16 +16,23 @@ import (
 type runCheck struct {
 	table.Run // as it says
 
-	link     chain.Link  // after the last event that was read
-	pos      uint64      // of it
-	found    int64       // events
-	tailSize int64       // bytes
-	broken   bool        // events are damaged: nothing can be derived from them
-	sealed   bool        // there are segments
-	tailed   bool        // there is a tail
-	harmed   bool        // something of it is damaged
-	kept     []keptState // that are in the store, in the order of their positions, and aren't compared yet
+	link     chain.Link // after the last event that was read
+	pos      uint64     // of it
+	found    int64      // events
+	tailSize int64      // bytes
+	broken   bool       // events are damaged: nothing can be derived from them
+	sealed   bool       // there are segments
+	tailed   bool       // there is a tail
+	harmed   bool       // something of it is damaged, besides what follows from the events
+
+	// What is the replay's to write.
+	kept    []keptState // that are in the store, in the order of their positions, and aren't compared yet
+	refused bool        // events can't be recorded again: nothing can be derived from them
+	differs bool        // what is derived isn't what follows from the events
 }
+
+// isHarmed reports whether something of the run is damaged.
+func (r *runCheck) isHarmed() bool { return r.broken || r.harmed || r.refused || r.differs }
 
 // isOther reports whether another version has derived rows of the run, which may word them in another way.
 func (r *runCheck) isOther() bool { return r.Derivation != index.Derivation }
@@ -43,7 +50,7 @@ func (v *verifier) checkRun(ctx context.Context, r *runCheck) error {
 	v.Events += r.found
 	wrong := func(column string, is, want int64) {
 		if is != want {
-			v.addDamage(Damage{Table: "runs", Run: r.RunID, Column: column, Problem: fmt.Sprintf("it is %d, there are %d", is, want)})
+			v.addDamage(countDamage(r, column, is, want))
 		}
 	}
 	wrong("tail_events", r.TailEvents, tailEvents)
@@ -54,8 +61,13 @@ func (v *verifier) checkRun(ctx context.Context, r *runCheck) error {
 	if r.broken {
 		wrong("events", r.Events, r.found) // what is derived can't be compared
 	}
-	r.harmed = r.harmed || found != v.countDamages() // maybe by another run's events, which were recorded meanwhile
-	return v.replay.endRun(ctx, r)
+	r.harmed = r.harmed || found != v.countDamages()
+	return v.replay.send(runPart{run: r, ended: true})
+}
+
+// countDamage says that a run has another number of something than it says.
+func countDamage(r *runCheck, column string, is, want int64) Damage {
+	return Damage{Table: "runs", Run: r.RunID, Column: column, Problem: fmt.Sprintf("it is %d, there are %d", is, want)}
 }
 
 // findParts looks what else there is of some runs, in the order of their numbers: of most there are no segments or no tail.
@@ -182,10 +194,9 @@ func (v *verifier) checkPart(ctx context.Context, r *runCheck, is *table.Segment
 	if err != nil {
 		v.addBreak(r, at, "data", "%v", err)
 	}
+	v.sound = make([]replayed, 0, len(list))
 	for i := range list {
-		if err := v.checkEvent(ctx, r, &list[i], at); err != nil {
-			return nil, err
-		}
+		v.checkEvent(r, &list[i], at)
 	}
 	if len(list) > 0 {
 		last := &list[len(list)-1]
@@ -207,11 +218,14 @@ func (v *verifier) checkPart(ctx context.Context, r *runCheck, is *table.Segment
 		}
 	}
 	copy(r.link[:], is.Hash)
-	return list, nil
+	if r.broken {
+		return list, nil
+	}
+	return list, v.replay.send(runPart{run: r, events: v.sound})
 }
 
 // checkEvent checks one event. at is where it is.
-func (v *verifier) checkEvent(ctx context.Context, r *runCheck, s *archive.Event, at Damage) error {
+func (v *verifier) checkEvent(r *runCheck, s *archive.Event, at Damage) {
 	at.From, at.To = s.Pos, s.Pos
 	if s.Pos <= r.pos {
 		r.broken = true
@@ -235,10 +249,16 @@ func (v *verifier) checkEvent(ctx context.Context, r *runCheck, s *archive.Event
 		v.markPosition(s, at)
 	}
 	if r.broken {
-		return nil
+		return
 	}
 	s.Link = r.link
-	return v.replay.addEvent(ctx, r, s, at)
+	e := replayed{r, *s, s.Entry()}
+	if at.Problem = e.foreignTo(r.RunID); at.Problem != "" {
+		r.broken = true
+		v.addDamage(at)
+		return
+	}
+	v.sound = append(v.sound, e)
 }
 
 // markPosition notes which positions are there.

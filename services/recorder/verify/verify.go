@@ -3,6 +3,7 @@
 package verify
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"database/sql"
@@ -138,11 +139,11 @@ type verifier struct {
 	Verification
 	s       *queries.Answers
 	t       *archive.Tx
-	fields  *archive.Tx // for large fields, while rows are read in t
 	scratch *index.Index
 	replay  *replay
 	derived []derivation
 	chain   chain.Linker
+	sound   []replayed            // events of the part of a run that is being checked
 	anchors map[string]AnchorLink // that haven't been come to, by run
 	seen    *positions            // of all runs; nil: only one run is checked
 	gone    map[string]bool       // runs without their events: they were removed
@@ -170,6 +171,14 @@ func (v *verifier) addDamage(d Damage) {
 	v.Damages = append(v.Damages, d)
 }
 
+// takeDamages takes what another part of the check has found.
+func (v *verifier) takeDamages(o *verifier) {
+	for _, d := range o.Damages {
+		v.addDamage(d)
+	}
+	v.Omitted += o.Omitted
+}
+
 // damageCount is how many damages were found.
 type damageCount struct{ listed, omitted int }
 
@@ -195,13 +204,8 @@ func (v *verifier) checkStore(ctx context.Context, run string) (err error) {
 	if err := v.openViews(ctx); err != nil {
 		return err
 	}
-	defer v.t.Rollback()      //nolint:errcheck // nothing was written
-	defer v.fields.Rollback() //nolint:errcheck // nothing was written
-	if !v.incremental {
-		if err := v.checkIntegrity(ctx); err != nil {
-			return err
-		}
-	}
+	defer v.t.Rollback()        //nolint:errcheck // nothing was written
+	defer v.replay.t.Rollback() //nolint:errcheck // nothing was written
 	if v.gone, err = retiredRuns(ctx, v.t); err != nil {
 		return err
 	}
@@ -224,26 +228,53 @@ func (v *verifier) checkStore(ctx context.Context, run string) (err error) {
 	if v.scratch, err = index.Scratch(ctx, filepath.Join(dir, "scratch.db")); err != nil {
 		return err
 	}
-	if v.seen == nil {
-		err = v.checkRooms(ctx, run, where, args)
-	} else {
-		err = v.checkWithWords(ctx, dir, func(ctx context.Context) error { return v.checkRooms(ctx, run, where, args) })
+	v.replay.scratch = v.scratch
+	file := &verifier{s: v.s, Verification: Verification{Damages: []Damage{}}}
+	beside := startPart(ctx, func(ctx context.Context) error {
+		if v.incremental {
+			return nil
+		}
+		if err := file.checkIntegrity(ctx); err != nil || run != "" {
+			return err
+		}
+		return file.checkWords(ctx, dir)
+	})
+	err = v.checkRooms(ctx, run, where, args)
+	if err == nil {
+		v.progress("database", 0, 0)
 	}
+	err = beside.wait(err)
+	file.takeDamages(v) // what is wrong with the database comes first, and may be the cause of all else
+	v.Damages, v.Omitted = file.Damages, file.Omitted
 	return errors.Join(err, v.scratch.Close(), v.scratch.Archive.Close())
 }
 
-// checkWithWords checks the full text beside all else.
-func (v *verifier) checkWithWords(ctx context.Context, dir string, check func(context.Context) error) error {
-	both, cancel := context.WithCancel(ctx)
-	defer cancel()
-	words := v.startWords(both, dir)
-	if err := check(ctx); err != nil {
-		cancel()
-		<-words.done //nolint:errcheck // it was ended
+// part is a check that goes on beside another one, with damages of its own.
+type part struct {
+	ctx    context.Context // is over with the part
+	cancel context.CancelCauseFunc
+	done   chan error
+}
+
+func startPart(ctx context.Context, check func(context.Context) error) *part {
+	ctx, cancel := context.WithCancelCause(ctx)
+	p := &part{ctx, cancel, make(chan error, 1)}
+	go func() {
+		err := check(ctx)
+		cancel(err)
+		p.done <- err
+	}()
+	return p
+}
+
+// wait waits for the end of the part, or ends it if the other one has failed with err.
+func (p *part) wait(err error) error {
+	if err != nil {
+		p.cancel(err)
+		<-p.done //nolint:errcheck // it was ended
 		return err
 	}
-	v.progress("full text", 0, 0)
-	return v.takeWords(words)
+	return <-p.done
 }
 
 // checkRooms checks the schema, a run, or all if run is empty, and what is of no single one.
@@ -266,28 +297,27 @@ func (v *verifier) checkRooms(ctx context.Context, run, where string, args datab
 	return err
 }
 
-// openViews begins two views of the store as of the same moment: a database doesn't read large
-// fields in the transaction in which it is reading rows. A view is as of what is first
-// read in it; so both read how far the recorder is, until they agree.
+// openViews begins two views of the store as of the same moment: of the events, and of what follows from them. A view is
+// as of what is first read in it; so both read how far the recorder is, until they agree.
 func (v *verifier) openViews(ctx context.Context) error {
+	p := &replay{verifier: verifier{s: v.s, derived: v.derived}}
+	v.replay = p
 	for {
-		var behind wire.Position
-		var derived uint64
 		var err error
 		if v.t, err = v.s.View(ctx); err != nil {
 			return err
 		}
-		if v.fields, err = v.s.View(ctx); err != nil {
+		if p.t, err = v.s.View(ctx); err != nil {
 			return errors.Join(err, v.t.Rollback())
 		}
 		v.Position, v.Derived, err = v.t.Reached(ctx)
 		if err == nil {
-			behind, derived, err = v.fields.Reached(ctx)
+			p.Position, p.Derived, err = p.t.Reached(ctx)
 		}
-		if err != nil || v.Position == behind && v.Derived == derived {
+		if err != nil || v.Position == p.Position && v.Derived == p.Derived {
 			return v.noteFailure(ctx, Damage{Table: "streams"}, err)
 		}
-		if err := errors.Join(v.fields.Rollback(), v.t.Rollback()); err != nil {
+		if err := errors.Join(p.t.Rollback(), v.t.Rollback()); err != nil {
 			return err
 		}
 	}
@@ -340,20 +370,24 @@ func schemaObjects(ctx context.Context, t *archive.Tx) (map[string]string, error
 	return defined, nil
 }
 
-// checkIntegrity asks the database whether it is sound.
+// checkIntegrity asks the database whether it is sound, in a view of its own.
 func (v *verifier) checkIntegrity(ctx context.Context) error {
-	if v.t.D.Integrity == "" {
+	if v.s.D.Integrity == "" {
 		return nil
 	}
-	v.progress("database", 0, 0)
-	if v.t.D.Lags { // a connection that has read the full text before goes by its old segments, unless a question has it look
+	t, err := v.s.View(ctx)
+	if err != nil {
+		return err
+	}
+	defer t.Rollback() //nolint:errcheck // nothing was written
+	if t.D.Lags {      // a connection that has read the full text before goes by its old segments, unless a question has it look
 		var n int
-		if err := v.t.Row(ctx, `SELECT count(*) FROM lines_fts WHERE rowid = 0`).Scan(&n); err != nil {
+		if err := t.Row(ctx, `SELECT count(*) FROM lines_fts WHERE rowid = 0`).Scan(&n); err != nil {
 			return v.noteFailure(ctx, Damage{Table: "lines_fts"}, err)
 		}
 	}
 	var problem string
-	for err := range v.t.Each(ctx, v.t.D.Integrity, nil, &problem) {
+	for err := range t.Each(ctx, t.D.Integrity, nil, &problem) {
 		if err != nil {
 			return v.noteFailure(ctx, Damage{}, err)
 		}
@@ -364,13 +398,39 @@ func (v *verifier) checkIntegrity(ctx context.Context) error {
 	return nil
 }
 
-// checkRuns checks one run after the other.
+// checkRuns checks one run after the other, and beside it what follows from their events.
 func (v *verifier) checkRuns(ctx context.Context, where string, args database.Params) error {
-	var list []*runCheck
+	list, err := v.listRuns(ctx, where, args)
+	if err != nil {
+		return err
+	}
+	v.progress(partEvents, 0, v.all)
+	p := v.replay
+	p.start(ctx)
+	err = v.checkList(ctx, list)
+	close(p.parts)
+	if err := p.beside.wait(err); err != nil {
+		return err
+	}
+	v.Other += p.Other
+	v.takeDamages(&p.verifier)
+	places := map[string]int{}
+	for i, r := range list {
+		places[r.RunID] = i
+		if !r.isHarmed() && r.LastPos <= v.Derived && !r.isOther() {
+			v.heads = append(v.heads, headOf(r))
+		}
+	}
+	slices.SortStableFunc(v.Damages, func(a, b Damage) int { return cmp.Compare(places[a.Run], places[b.Run]) })
+	return nil
+}
+
+// listRuns returns the runs to check.
+func (v *verifier) listRuns(ctx context.Context, where string, args database.Params) (list []*runCheck, err error) {
 	var row table.Run
 	for err := range v.t.Each(ctx, v.t.Whole("runs")+where+` ORDER BY id`, args, table.Fields(&row)...) {
 		if err != nil {
-			return v.noteFailure(ctx, Damage{Table: "runs"}, err)
+			return nil, v.noteFailure(ctx, Damage{Table: "runs"}, err)
 		}
 		r := &runCheck{Run: row}
 		if v.isKnown(r) {
@@ -381,12 +441,12 @@ func (v *verifier) checkRuns(ctx context.Context, where string, args database.Pa
 		list = append(list, r)
 		v.all += row.Events
 	}
-	if err := v.t.Row(ctx, `SELECT CAST(coalesce(sum(events), 0) AS BIGINT) FROM runs`).Scan(&v.stored); err != nil {
-		return v.noteFailure(ctx, Damage{Table: "runs"}, err)
-	}
-	v.progress(partEvents, 0, v.all)
-	v.replay = &replay{v: v}
-	defer v.replay.emptyScratch() //nolint:errcheck // it is only compared with
+	err = v.t.Row(ctx, `SELECT CAST(coalesce(sum(events), 0) AS BIGINT) FROM runs`).Scan(&v.replay.stored)
+	return list, v.noteFailure(ctx, Damage{Table: "runs"}, err)
+}
+
+// checkList checks the events of the runs.
+func (v *verifier) checkList(ctx context.Context, list []*runCheck) error {
 	for rest := list; len(rest) > 0; {
 		some := rest[:numberedTogether(rest)]
 		rest = rest[len(some):]
@@ -397,14 +457,6 @@ func (v *verifier) checkRuns(ctx context.Context, where string, args database.Pa
 			if err := v.checkRun(ctx, r); err != nil {
 				return err
 			}
-		}
-	}
-	if err := v.replay.comparePending(ctx); err != nil {
-		return err
-	}
-	for _, r := range list {
-		if !r.harmed && r.LastPos <= v.Derived && !r.isOther() {
-			v.heads = append(v.heads, headOf(r))
 		}
 	}
 	return nil

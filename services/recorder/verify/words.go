@@ -15,31 +15,8 @@ import (
 	"code.wake.dev/wake/services/recorder/internal/request"
 )
 
-// wordsCheck is a check of the full text, which goes on beside that of the runs: it reads other tables.
-type wordsCheck struct {
-	verifier // its own damages
-	done     chan error
-}
-
-// startWords begins to check the full text, in a folder for temporary files.
-func (v *verifier) startWords(ctx context.Context, dir string) *wordsCheck {
-	c := &wordsCheck{verifier: verifier{s: v.s}, done: make(chan error, 1)}
-	go func() { c.done <- c.checkWords(ctx, dir) }()
-	return c
-}
-
-// takeWords waits for the check, and takes what it has found.
-func (v *verifier) takeWords(c *wordsCheck) error {
-	err := <-c.done
-	for _, d := range c.Damages {
-		v.addDamage(d)
-	}
-	v.Omitted += c.Omitted
-	return err
-}
-
-// checkWords checks that the full text of a file is that of its lines, as far as they are in it. The index of a database of
-// PostgreSQL is the database's own affair.
+// checkWords checks that the full text of a file is that of its lines, as far as they are in it, with a folder for temporary
+// files. The index of a database of PostgreSQL is the database's own affair.
 func (v *verifier) checkWords(ctx context.Context, dir string) error {
 	if v.s.Path == "" {
 		return nil
@@ -93,7 +70,8 @@ func (v *verifier) checkIndexed(ctx context.Context, db *sql.DB) error {
 	if differs == nil || ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if err := v.compareWords(ctx, begun); err != nil || len(v.Damages) > 0 {
+	found := v.countDamages()
+	if err := v.compareWords(ctx, begun); err != nil || found != v.countDamages() {
 		return err
 	}
 	return v.noteFailure(ctx, unreadable, differs)
