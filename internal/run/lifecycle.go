@@ -261,6 +261,7 @@ func (f *fold) foldFork(p *wire.RunForked) error {
 	for id, n := range parent.Nodes {
 		n.Epoch, n.Seq, n.Runner, n.Holder, n.CostUsd, n.ExecCost = 0, 0, "", "", 0, 0
 		n.Process, n.Trials = "", 0
+		moveBefore(&n, f.pos.Seq)
 		n.ComputedUsd, n.Unpriced, n.Unsettled, n.Settled = 0, 0, nil, false
 		// An execution that hasn't begun has the session of the one before.
 		begun := parent.ExecSessions[n.Exec] != ""
@@ -290,6 +291,21 @@ func (f *fold) foldFork(p *wire.RunForked) error {
 	*f.s = *parent
 	f.setDeadline(ledger.TimeoutOf(f.s.Limits))
 	return nil
+}
+
+// moveBefore has the positions of a node's latest execution be ones before end, where the fork is. They are, but for a fork that
+// was imported: the positions of its parent's log say nothing in this one, only which of them came first.
+func moveBefore(n *wire.NodeState, end uint64) {
+	if max(n.Scheduled, n.Started, n.Ended) < end {
+		return
+	}
+	for _, pos := range []*uint64{&n.Started, &n.Ended} {
+		if *pos < n.Scheduled { // of the execution before
+			*pos = 0
+		}
+		*pos = min(*pos, end)
+	}
+	n.Scheduled = min(n.Scheduled, end)
 }
 
 func (f *fold) setEdge(id, from, to string, status wire.EdgeStatus) error {
