@@ -54,7 +54,7 @@ func (a fileVerbs) importRun(ctx context.Context, in io.Reader) error {
 	defer nc.Close()
 	m := a.newMeter("import", unitBytes)
 	var im export.Import
-	err = inlet.Send(ctx, nc, a.names, wire.IngestRequest{Format: string(inlet.Exported)}, newCounted(in, sizeOf(in), m), &im)
+	err = inlet.Send(ctx, nc, a.names, wire.IngestRequest{Format: string(inlet.Exported)}, a.newInput(in, sizeOf(in), m), &im)
 	m.eraseLine()
 	switch {
 	case err != nil && ctx.Err() != nil:

@@ -191,9 +191,11 @@ func (a fileVerbs) ingestAgent(ctx context.Context, nc *nats.Conn, in io.Reader,
 		}
 	}
 	m := a.newMeter("ingest", unitBytes)
-	err := inlet.Send(ctx, nc, a.names, q, newCounted(in, size, m), &r)
+	err := inlet.Send(ctx, nc, a.names, q, a.newInput(in, size, m), &r)
 	m.eraseLine()
 	switch {
+	case errors.Is(err, inlet.ErrUnstored):
+		return serviceError(codeDetached, "wake doctor says what keeps it from that", "interrupted; the runner hasn't stored yet what it was given of run %s: it does when it can", o.RunID)
 	case err != nil && ctx.Err() != nil:
 		return serviceError(codeDetached, "wake delete "+o.RunID+" removes it; then give the input again", "interrupted; what was read is run %s", o.RunID)
 	case err != nil:
@@ -294,6 +296,13 @@ func printVerdict(w io.Writer, v completeness.Verdict) error {
 	return p.err
 }
 
+// newInput is an input of so many bytes, if that is known, which a meter counts. That the runner doesn't get on with it is said once.
+func (a fileVerbs) newInput(in io.Reader, size int64, m *meter) inlet.Input {
+	return inlet.Input{Reader: newCounted(in, size, m), Waits: func() {
+		a.log.Warn("waiting for the runner to store what it was given; if it lasts, wake doctor says what is wrong")
+	}}
+}
+
 // maxFindings bounds the findings that are printed.
 const maxFindings = 20
 
@@ -302,7 +311,7 @@ func (a fileVerbs) ingestLines(ctx context.Context, nc *nats.Conn, in io.Reader,
 	var r ingest.LinesResult
 	q := wire.IngestRequest{Format: string(ingest.Kahn), Run: o.RunID, Labels: o.Labels, Strict: o.Strict, More: o.More}
 	m := a.newMeter("ingest", unitBytes)
-	err := inlet.Send(ctx, nc, a.names, q, newCounted(in, size, m), &r)
+	err := inlet.Send(ctx, nc, a.names, q, a.newInput(in, size, m), &r)
 	m.eraseLine()
 	if !a.json {
 		found := printer{w: a.errOut}

@@ -19,6 +19,7 @@ import (
 	"code.wake.dev/wake/internal/inlet"
 	"code.wake.dev/wake/internal/logtest"
 	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/topology"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -28,8 +29,9 @@ func TestMain(m *testing.M) { natstest.Main(m) }
 // gate is a log and a server of it.
 type gate struct {
 	*testing.T
-	log  *eventlog.Log
-	stop func()
+	log   *eventlog.Log
+	stop  func()
+	waits int // how often a sender was told that the runner doesn't get on
 }
 
 func open(t *testing.T) *gate {
@@ -49,7 +51,7 @@ func open(t *testing.T) *gate {
 }
 
 func (g *gate) send(ctx context.Context, q wire.IngestRequest, in io.Reader, result any) error {
-	return inlet.Send(ctx, g.log.Conn(), subjects.Default, q, in, result)
+	return inlet.Send(ctx, g.log.Conn(), subjects.Default, q, inlet.Input{Reader: in, Waits: func() { g.waits++ }}, result)
 }
 
 // last returns the last event of a run.
@@ -236,6 +238,43 @@ func TestPieces(t *testing.T) {
 		}
 		if code(err) != wire.CodeBusy {
 			t.Errorf("as many as anybody likes: %v", err)
+		}
+	})
+}
+
+// A runner that can't store holds its sender up, which says so once, and not for longer than ten seconds when it is interrupted.
+// What it was given is stored when it can be.
+func TestStreamIsFull(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		g := open(t)
+		defer g.stop()
+		limit := func(bytes int64) {
+			t.Helper()
+			logtest.Init(t, g.log.Conn(), topology.Config{MaxBytes: bytes})
+		}
+		limit(1)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() {
+			var result ingest.Result
+			done <- g.send(ctx, agent("full"), strings.NewReader(stream(3)), &result)
+		}()
+		<-time.After(time.Minute)
+		if g.waits != 1 {
+			t.Errorf("told %d times that it waits", g.waits)
+		}
+		cancel()
+		interrupted := time.Now()
+		if err := <-done; !errors.Is(err, inlet.ErrUnstored) {
+			t.Errorf("interrupted: %v", err)
+		}
+		if took := time.Since(interrupted); took > time.Minute {
+			t.Errorf("the interrupted sender went on for %v", took)
+		}
+		limit(-1)
+		<-time.After(5 * time.Minute)
+		if p, ok := g.last("full").(*wire.FlowComplete); !ok {
+			t.Errorf("afterwards: %+v", p)
 		}
 	})
 }
