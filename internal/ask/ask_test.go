@@ -159,7 +159,11 @@ func TestPending(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	s.Status = wire.RunAborted
+	s.Imported = wire.ImportedCopy
+	if got := ask.Pending(s); len(got) != 0 {
+		t.Errorf("of a copy %v wait, which nobody can answer", got)
+	}
+	s.Imported, s.Status = "", wire.RunAborted
 	if got := ask.Pending(s); len(got) != 0 {
 		t.Errorf("of a run that has ended %v wait", got)
 	}

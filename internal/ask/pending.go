@@ -9,10 +9,10 @@ import (
 )
 
 // Pending lists what waits for a person in a run, the longest waiting first: nothing in one
-// that has ended. In a run that strategy manual holds, all open calls do: a person has to say what becomes of them.
+// that has ended, or is a copy, whose questions are answered where it is. In a run that strategy manual holds, all open calls do: a person has to say what becomes of them.
 func Pending(s *wire.State) []wire.Approval {
 	all := []wire.Approval{}
-	if s.Status != wire.RunRunning && s.Status != wire.RunPaused {
+	if s.Status != wire.RunRunning && s.Status != wire.RunPaused || s.Imported == wire.ImportedCopy {
 		return all
 	}
 	for _, c := range s.Tools {

@@ -210,8 +210,13 @@ func CheckFolder(s *wire.State) error {
 	if s.Folder == nil || s.Folder.Refused == "" {
 		return nil
 	}
+	return FolderError(s.RunID, s.Folder.Refused)
+}
+
+// FolderError says why a fork from a point of a run has no folder.
+func FolderError(runID, reason string) error {
 	return &wire.APIError{
-		Code: wire.CodeNotResumable, Message: "there is no folder of run " + s.RunID + " as of the point: " + s.Folder.Refused,
+		Code: wire.CodeNotResumable, Message: "there is no folder of run " + runID + " as of the point: " + reason,
 		Hint: "`wake fork --without-workspace` begins with an empty one",
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 
+	"code.wake.dev/wake/internal/api"
 	"code.wake.dev/wake/internal/bookmark"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/flow"
@@ -60,7 +61,7 @@ func (c *Client) Fork(ctx context.Context, r ForkRequest) (ForkResult, error) {
 		return ForkResult{}, err
 	}
 	if !r.WithoutWorkspace {
-		if err := bookmark.CheckFolder(state); err != nil {
+		if err := c.checkFolder(ctx, state); err != nil {
 			return ForkResult{}, err
 		}
 	}
@@ -84,6 +85,25 @@ func (c *Client) Fork(ctx context.Context, r ForkRequest) (ForkResult, error) {
 	}
 	result.Recorded = c.awaitFork(ctx, r.NewID, last+1)
 	return result, ctx.Err()
+}
+
+// checkFolder fails if there is no folder of a run as of a state, or a runner says that its snapshot isn't kept: the run is imported,
+// or was removed. Where nobody says so, the fork does when it begins.
+func (c *Client) checkFolder(ctx context.Context, s *wire.State) error {
+	err := bookmark.CheckFolder(s)
+	if err != nil || s.Folder == nil || s.Folder.Pending || s.Folder.ID == "" {
+		return err
+	}
+	if def, err := flow.FromRaw(s.Definition); err == nil && def.Workspace == flow.WorkspaceShared {
+		return nil // it goes by the folder that is there
+	}
+	ctx, stop := context.WithTimeout(ctx, c.wait)
+	defer stop()
+	_, err = api.Call[wire.PieceResponse](ctx, c.reader.Conn(), c.reader.Names(), wire.VerbPack, wire.PackRequest{Name: s.Folder.ID})
+	if wire.HasCode(err, wire.CodeNotFound) {
+		return bookmark.FolderError(s.RunID, "its snapshot isn't kept")
+	}
+	return nil
 }
 
 func checkOverrides(s *wire.State, overrides wire.Raw) error {

@@ -43,10 +43,32 @@ func waitingFindings(in input) []finding {
 		if input != "" {
 			f.Data["input"] = input
 		}
+	case *wire.RunForked:
+		return inheritedQuestions(in, f, p)
 	default:
 		return nil
 	}
 	return []finding{f}
+}
+
+// inheritedQuestions finds what a fork asks a human since its parent did, and it was forked meanwhile: the answer to one isn't
+// that to the other. Calls that waited for a decision are asked for again.
+func inheritedQuestions(in input, f finding, p *wire.RunForked) (found []finding) {
+	var s wire.State
+	if wire.Unmarshal(p.State, &s) != nil {
+		return nil
+	}
+	for _, a := range ask.Pending(&s) {
+		if a.Kind != wire.ApprovalAsk {
+			continue
+		}
+		question := timeline.Line(a.Text, maxMessage)
+		f.NodeID, f.ExecID = a.NodeID, s.Nodes[a.NodeID].Exec
+		f.Text = fmt.Sprintf(textQuestion, question)
+		f.Data = map[string]any{"promptId": nameLine(a.CallID), "message": question}
+		found = append(found, f)
+	}
+	return found
 }
 
 // mirrorFindings finds that a program has lost a part of its session's transcript on the way to its store: a program that

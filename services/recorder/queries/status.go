@@ -102,7 +102,7 @@ func (f *figure) statusOf(node string, now int64) wire.StatusResponse {
 	}
 	r.LastActivity = f.activity
 	open := byNode(f.state)
-	for _, n := range f.nodes {
+	for _, n := range append(f.inheritedNodes(), f.nodes...) {
 		if n.Node == wire.RunNode || !archive.IsOf(n.Node, node) {
 			continue
 		}
@@ -113,6 +113,25 @@ func (f *figure) statusOf(node string, now int64) wire.StatusResponse {
 	r.WaitedMs = waitedMillis(f.state, now)
 	fillTimes(&r.AgentStatus, f.activityAt, now)
 	return r
+}
+
+// inheritedNodes are those that a fork has from its parent, and that haven't done anything in it yet, in the order of their work.
+func (f *figure) inheritedNodes() (nodes []*table.Node) {
+	if len(f.state.Lineage) == 0 {
+		return nil
+	}
+	own := map[string]bool{}
+	for _, n := range f.nodes {
+		own[n.Node] = true
+	}
+	all := f.state.Nodes
+	for _, id := range slices.Sorted(maps.Keys(all)) {
+		if !own[id] && all[id].Scheduled > 0 {
+			nodes = append(nodes, &table.Node{Node: id})
+		}
+	}
+	slices.SortStableFunc(nodes, func(a, b *table.Node) int { return cmp.Compare(all[a.Node].Scheduled, all[b.Node].Scheduled) })
+	return nodes
 }
 
 // waitedMillis is how long something of a run has waited for a person.
