@@ -368,8 +368,9 @@ func (g *grants) grantRunner() {
 	g.allowPublish(n.API(wire.VerbEvents), n.API(wire.VerbState)) // what the stream has dropped of a run that is forked, or whose folder is asked for
 	g.allowPublish(n.API(wire.VerbBudgets))                       // what is spent of what runs share
 	g.allowSubscribe(n.AllIngest())
+	g.allowPublish(n.AllIngest()) // whether another reads an input
 	g.grantRead(n.CommandsStream(), n.QueueStream(), n.AlertsStream(), "KV_"+n.SnapshotsBucket(), "KV_"+n.BookmarksBucket())
 	g.grantKeyValue(n.LeasesBucket())
-	g.grantState("runner", "drain.>", "notices._", "schedule.>")
+	g.grantState("runner", "drain.>", "ingest.>", "notices._", "schedule.>")
 	g.grantObjects(n.BlobsBucket(), n.SessionsBucket(), n.WorkspacesBucket())
 }

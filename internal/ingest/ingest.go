@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -369,6 +370,39 @@ func (i *ingestion) writeEvents(ctx context.Context, outcome *agent.Outcome, eve
 		}
 	}
 	return nil
+}
+
+// Fail ends a run whose input nobody reads any more, and whose state is s, as of its last event.
+func Fail(ctx context.Context, log *eventlog.Log, s *wire.State, runner, reason string) error {
+	owner, err := log.Claim(ctx, s.RunID, wire.RunNode, eventlog.Claim{Runner: runner})
+	if err != nil {
+		return err
+	}
+	end := &wire.FlowComplete{FlowName: s.FlowName, Status: wire.FlowStatusFailed, Error: reason, DurationMs: max(0, s.UpdatedAt-s.StartedAt)}
+	for _, id := range slices.Sorted(maps.Keys(s.Nodes)) {
+		n := s.Nodes[id]
+		if id == wire.RunNode || !n.Open() || n.Started < n.Scheduled {
+			continue
+		}
+		worker, err := log.Claim(ctx, s.RunID, id, eventlog.Claim{Runner: runner, ExecID: n.Exec})
+		if err != nil {
+			return err
+		}
+		last := &wire.Event{Timestamp: s.UpdatedAt, ExecID: n.Exec, Payload: &wire.NodeError{
+			Error: reason, ErrorType: wire.ErrorException, DurationMs: max(0, s.UpdatedAt-n.StartedAt),
+		}}
+		if _, err := worker.Append(ctx, last); err != nil {
+			return err
+		}
+		if err := worker.Close(ctx); err != nil {
+			return err
+		}
+		end.FailedNode = id
+	}
+	if _, err := owner.Append(ctx, &wire.Event{Timestamp: s.UpdatedAt, Payload: end}); err != nil {
+		return err
+	}
+	return owner.Close(ctx)
 }
 
 // elapsedTime returns how long the agent worked in ms, and when it ended: now (0), or

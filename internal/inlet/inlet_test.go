@@ -17,6 +17,7 @@ import (
 	"code.wake.dev/wake/internal/export"
 	"code.wake.dev/wake/internal/ingest"
 	"code.wake.dev/wake/internal/inlet"
+	"code.wake.dev/wake/internal/keys"
 	"code.wake.dev/wake/internal/logtest"
 	"code.wake.dev/wake/internal/natstest"
 	"code.wake.dev/wake/internal/topology"
@@ -37,6 +38,13 @@ type gate struct {
 func open(t *testing.T) *gate {
 	t.Helper()
 	g := &gate{T: t, log: logtest.Start(t)}
+	g.serve()
+	return g
+}
+
+// serve begins to take inputs.
+func (g *gate) serve() {
+	t := g.T
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- inlet.NewServer(g.log, nil, slog.New(slog.DiscardHandler)).Run(ctx) }()
@@ -47,7 +55,6 @@ func open(t *testing.T) *gate {
 		}
 	}
 	synctest.Wait()
-	return g
 }
 
 func (g *gate) send(ctx context.Context, q wire.IngestRequest, in io.Reader, result any) error {
@@ -275,6 +282,51 @@ func TestStreamIsFull(t *testing.T) {
 		<-time.After(5 * time.Minute)
 		if p, ok := g.last("full").(*wire.FlowComplete); !ok {
 			t.Errorf("afterwards: %+v", p)
+		}
+	})
+}
+
+// The run of an input whose runner is killed ends as failed, by another runner; that of one which is there goes on.
+func TestReaderIsKilled(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		server, log := logtest.StartServer(t)
+		nc := server.Conn(t)
+		killed := &gate{T: t, log: logtest.Open(t, nc)}
+		killed.serve()
+		begin := func(run string) wire.IngestResponse {
+			t.Helper()
+			to, err := api.Call[wire.IngestResponse](t.Context(), log.Conn(), subjects.Default, wire.VerbIngest, agent(run))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return to
+		}
+		gone := begin("gone")
+		g := &gate{T: t, log: log}
+		g.serve()
+		g.put(gone, wire.IngestPiece{Data: []byte(stream(3))})
+		kept, runs := gone, 0
+		for kept.Subject == gone.Subject { // either of the two takes it
+			runs++
+			kept = begin(fmt.Sprint("kept", runs))
+			g.put(kept, wire.IngestPiece{Data: []byte(stream(3))})
+		}
+		<-time.After(time.Second)
+		nc.Close()
+		for range 12 { // its sender is there
+			<-time.After(5 * time.Second)
+			g.put(kept, wire.IngestPiece{Offset: int64(len(stream(3)))})
+		}
+		g.failed("gone")
+		if p, ended := g.last(fmt.Sprint("kept", runs)).(*wire.FlowComplete); ended {
+			t.Errorf("the other's has ended: %+v", p)
+		}
+		killed.stop()
+		g.stop()
+		g.failed(fmt.Sprint("kept", runs))
+		js := log.JetStream()
+		if all, err := keys.All(t.Context(), js, subjects.Default.StateBucket(), subjects.Default.ServiceStates("ingest")); err != nil || len(all) != 0 {
+			t.Errorf("still read: %v, %v", all, err)
 		}
 	})
 }

@@ -53,13 +53,14 @@ type Server struct {
 
 	mu      sync.Mutex
 	inputs  map[string]*input
+	runs    map[string]bool // whose inputs this server reads
 	reading sync.WaitGroup
 	ctx     context.Context //nolint:containedctx // of Run: inputs outlive the requests that begin them
 }
 
 // NewServer returns a server that writes to a log; the log's Run must be running. Prices go before those of Anthropic's models.
 func NewServer(log *eventlog.Log, prices agent.Prices, logger *slog.Logger) *Server {
-	return &Server{log: log, logger: logger, id: rand.Text(), prices: prices, inputs: map[string]*input{}}
+	return &Server{log: log, logger: logger, id: rand.Text(), prices: prices, inputs: map[string]*input{}, runs: map[string]bool{}}
 }
 
 // Run takes inputs until ctx ends. Runs of inputs that aren't whole by then end as failed.
@@ -68,6 +69,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer s.forgetInputs()
 	defer stop()
 	s.ctx = ctx
+	s.reading.Go(func() { s.watchOrphans(ctx) })
 	n := s.log.Names()
 	return api.Service{Names: n, Name: "ingest", Logger: s.logger, Tracer: s.log.Tracer(), Endpoints: []api.Endpoint{
 		api.Handle(wire.VerbIngest, "", s.beginInput),
@@ -310,6 +312,7 @@ func (in *input) makeRuns(ctx context.Context, writer string) (any, *wire.APIErr
 		if err != nil {
 			return nil, in.explainError(err)
 		}
+		defer in.server.noteReading(ctx, q.Run)()
 		result, err := ingest.Run(ctx, log, r, ingest.Options{
 			RunID: q.Run, NodeID: q.Node, Format: f, Labels: q.Labels, Runner: writer, Compared: verdict, Prices: in.server.prices,
 			Join: q.Join && in.asker == "", // users of this verb, ingesters, may only add runs

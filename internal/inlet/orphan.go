@@ -1,0 +1,174 @@
+package inlet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"code.wake.dev/wake/internal/history"
+	"code.wake.dev/wake/internal/ingest"
+	"code.wake.dev/wake/internal/keys"
+	"code.wake.dev/wake/internal/pull"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// readingService is in the keys, in WAKE_STATE, of the runs whose inputs are being read.
+const readingService = "ingest"
+
+// reading says who reads the input of a run. It outlives a server that is killed: another one, or the next, ends the run.
+type reading struct {
+	V      int    `json:"v"`
+	Run    string `json:"run"`
+	Server string `json:"server"` // see [subjects.Names.Ingest]
+}
+
+const (
+	orphanEvery = 10 * time.Second // how often servers look for readings of others
+	maxMissing  = 3                // so many times in a row nobody answers for a server that is gone
+)
+
+// noteReading notes that this server reads the input of a run, until the function that it returns is called. A run that is
+// being read already, or was and never ended, is that reader's.
+func (s *Server) noteReading(ctx context.Context, run string) (forget func()) {
+	forget = func() {}
+	key := s.log.Names().StateKey(readingService, run)
+	kv, err := s.states(ctx)
+	if err == nil {
+		_, err = s.putReading(ctx, kv, key, run, 0)
+	}
+	switch {
+	case errors.Is(err, jetstream.ErrKeyExists):
+		return forget
+	case err != nil:
+		s.logger.Warn("nobody will end the run if this process dies", "run", run, "error", err)
+		return forget
+	}
+	s.mu.Lock()
+	s.runs[run] = true
+	s.mu.Unlock()
+	return func() {
+		s.mu.Lock()
+		delete(s.runs, run)
+		s.mu.Unlock()
+		rest, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+		defer cancel()
+		if err := s.forgetReading(rest, kv, key, run); err != nil {
+			s.logger.Warn("the run may have no end yet: it is ended later", "run", run, "error", err)
+		}
+	}
+}
+
+// forgetReading forgets a reading, if its run has ended or has never begun.
+func (s *Server) forgetReading(ctx context.Context, kv jetstream.KeyValue, key, run string) error {
+	e, begun, err := s.log.Last(ctx, run, wire.RunNode)
+	if err != nil {
+		return err
+	}
+	if begun && (e.Event == nil || e.Event.Type() != wire.TypeFlowComplete) {
+		return errors.New("it hasn't ended")
+	}
+	return kv.Delete(ctx, key)
+}
+
+func (s *Server) states(ctx context.Context) (jetstream.KeyValue, error) {
+	return s.log.JetStream().KeyValue(ctx, s.log.Names().StateBucket())
+}
+
+// putReading has a reading be this server's. It fails if there is one of another revision; 0: if there is any.
+func (s *Server) putReading(ctx context.Context, kv jetstream.KeyValue, key, run string, revision uint64) (uint64, error) {
+	value, err := wire.Marshal(reading{wire.Version, run, s.id})
+	switch {
+	case err != nil:
+		return 0, err
+	case revision == 0:
+		return kv.Create(ctx, key, value)
+	}
+	return kv.Update(ctx, key, value, revision)
+}
+
+// watchOrphans ends runs whose readers are gone, until ctx ends.
+func (s *Server) watchOrphans(ctx context.Context) {
+	missing := map[string]int{} // by key
+	for ctx.Err() == nil {
+		if err := s.endOrphans(ctx, missing); err != nil && ctx.Err() == nil {
+			s.logger.Warn("runs whose readers are gone weren't ended: they are later", "error", err)
+		}
+		pull.Sleep(ctx, orphanEvery)
+	}
+}
+
+// endOrphans ends the runs for whose readers nobody has answered for a while.
+func (s *Server) endOrphans(ctx context.Context, missing map[string]int) error {
+	n := s.log.Names()
+	all, err := keys.All(ctx, s.log.JetStream(), n.StateBucket(), n.ServiceStates(readingService))
+	if err != nil {
+		return err
+	}
+	present := map[string]bool{}
+	for _, e := range all {
+		var r reading
+		if err := wire.Unmarshal(e.Value, &r); err != nil {
+			s.logger.Warn("what is being read can't be told", "key", e.Key, "error", err)
+			continue
+		}
+		if s.isPresent(ctx, r) {
+			continue
+		}
+		if present[e.Key] = true; r.Server != s.id {
+			if missing[e.Key]++; missing[e.Key] < maxMissing {
+				continue
+			}
+		}
+		if err := s.endOrphan(ctx, e, r.Run); err != nil {
+			return fmt.Errorf("run %s: %w", r.Run, err)
+		}
+	}
+	for key := range missing {
+		if !present[key] {
+			delete(missing, key)
+		}
+	}
+	return nil
+}
+
+// isPresent reports whether the server that reads an input is there, or may be.
+func (s *Server) isPresent(ctx context.Context, r reading) bool {
+	if r.Server == s.id {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.runs[r.Run]
+	}
+	ctx, cancel := context.WithTimeout(ctx, maxWait)
+	defer cancel()
+	_, err := s.log.Conn().RequestWithContext(ctx, s.log.Names().Ingest(r.Server), nil) // a piece of nothing, which it refuses
+	return !errors.Is(err, nats.ErrNoResponders)
+}
+
+// endOrphan ends a run whose reader is gone.
+func (s *Server) endOrphan(ctx context.Context, e keys.Entry, run string) error {
+	kv, err := s.states(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := s.putReading(ctx, kv, e.Key, run, e.Revision); err != nil {
+		if errors.Is(err, jetstream.ErrKeyExists) {
+			return nil // another server is faster
+		}
+		return err
+	}
+	state, err := history.StateAt(ctx, s.log, run, 0)
+	if err != nil {
+		return err
+	}
+	if state.Status == wire.RunRunning {
+		if err := ingest.Fail(ctx, s.log, state, "ingest-"+s.id[:8], "the runner that read the input is gone"); err != nil {
+			return err
+		}
+		s.logger.Info("ended a run whose reader is gone", "run", run)
+	}
+	return s.forgetReading(ctx, kv, e.Key, run)
+}
