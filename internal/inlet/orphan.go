@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -90,24 +92,46 @@ func (s *Server) putReading(ctx context.Context, kv jetstream.KeyValue, key, run
 	return kv.Update(ctx, key, value, revision)
 }
 
-// watchOrphans ends runs whose readers are gone, until ctx ends.
-func (s *Server) watchOrphans(ctx context.Context) {
-	missing := map[string]int{} // by key
+// followReadings keeps what all servers read, until ctx ends.
+func (s *Server) followReadings(ctx context.Context) {
+	n := s.log.Names()
 	for ctx.Err() == nil {
-		if err := s.endOrphans(ctx, missing); err != nil && ctx.Err() == nil {
-			s.logger.Warn("runs whose readers are gone weren't ended: they are later", "error", err)
+		for e, err := range keys.Watch(ctx, s.log.JetStream(), n.StateBucket(), n.ServiceStates(readingService)) {
+			switch {
+			case err != nil:
+				s.logger.Debug("what is being read is asked for anew", "error", err)
+			case e.Key != "":
+				s.noteEntry(e)
+			}
 		}
 		pull.Sleep(ctx, orphanEvery)
 	}
 }
 
+func (s *Server) noteEntry(e keys.Entry) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if delete(s.readings, e.Key); !e.Deleted {
+		s.readings[e.Key] = e
+	}
+}
+
+// watchOrphans ends runs whose readers are gone, until ctx ends.
+func (s *Server) watchOrphans(ctx context.Context) {
+	missing := map[string]int{} // by key
+	for ctx.Err() == nil {
+		pull.Sleep(ctx, orphanEvery)
+		if err := s.endOrphans(ctx, missing); err != nil && ctx.Err() == nil {
+			s.logger.Warn("runs whose readers are gone weren't ended: they are later", "error", err)
+		}
+	}
+}
+
 // endOrphans ends the runs for whose readers nobody has answered for a while.
 func (s *Server) endOrphans(ctx context.Context, missing map[string]int) error {
-	n := s.log.Names()
-	all, err := keys.All(ctx, s.log.JetStream(), n.StateBucket(), n.ServiceStates(readingService))
-	if err != nil {
-		return err
-	}
+	s.mu.Lock()
+	all := slices.Collect(maps.Values(s.readings))
+	s.mu.Unlock()
 	present := map[string]bool{}
 	for _, e := range all {
 		var r reading

@@ -23,6 +23,7 @@ import (
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/export"
 	"code.wake.dev/wake/internal/ingest"
+	"code.wake.dev/wake/internal/keys"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -55,12 +56,14 @@ type Server struct {
 	inputs  map[string]*input
 	runs    map[string]bool // whose inputs this server reads
 	reading sync.WaitGroup
-	ctx     context.Context //nolint:containedctx // of Run: inputs outlive the requests that begin them
+
+	readings map[string]keys.Entry // of all servers, by key
+	ctx      context.Context       //nolint:containedctx // of Run: inputs outlive the requests that begin them
 }
 
 // NewServer returns a server that writes to a log; the log's Run must be running. Prices go before those of Anthropic's models.
 func NewServer(log *eventlog.Log, prices agent.Prices, logger *slog.Logger) *Server {
-	return &Server{log: log, logger: logger, id: rand.Text(), prices: prices, inputs: map[string]*input{}, runs: map[string]bool{}}
+	return &Server{log: log, logger: logger, id: rand.Text(), prices: prices, inputs: map[string]*input{}, runs: map[string]bool{}, readings: map[string]keys.Entry{}}
 }
 
 // Run takes inputs until ctx ends. Runs of inputs that aren't whole by then end as failed.
@@ -69,6 +72,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer s.forgetInputs()
 	defer stop()
 	s.ctx = ctx
+	s.reading.Go(func() { s.followReadings(ctx) })
 	s.reading.Go(func() { s.watchOrphans(ctx) })
 	n := s.log.Names()
 	return api.Service{Names: n, Name: "ingest", Logger: s.logger, Tracer: s.log.Tracer(), Endpoints: []api.Endpoint{
