@@ -65,7 +65,7 @@ func (a runVerbs) forkRun(ctx context.Context, ref string, o forkOptions) error 
 			return serviceError(codeRunExists, "choose another --id", "run %s exists", o.id)
 		}
 	}
-	r := client.ForkRequest{At: o.at, NewID: o.id, Message: o.message, WithoutWorkspace: o.bare}
+	r := client.ForkRequest{At: o.at, NewID: o.id, Message: o.message, By: senderName(), WithoutWorkspace: o.bare}
 	if r.RunID, err = s.Find(ctx, ref); err != nil {
 		return err
 	}

@@ -56,7 +56,7 @@ func (a viewVerbs) runsCommand() *cobra.Command {
 	flags.Float64Var(&q.MinCostUsd, "min-cost", 0, "only runs that cost at least this many `dollars`")
 	flags.BoolVar(&q.Incomplete, "incomplete", false, "only runs with a session of which the stream or the session file lacks something")
 	flags.BoolVar(&q.Deleted, "deleted", false, "only runs that were deleted and can still be restored")
-	flags.IntVar(&q.Limit, "limit", 50, "at most this `many`")
+	flags.IntVar(&q.Limit, "limit", 50, "at most this `many`, 1000 or fewer")
 	flags.StringVar(&q.Cursor, "cursor", "", "go on where the page before ended")
 	alsoFlag(flags, &also)
 	return cmd

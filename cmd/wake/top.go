@@ -53,7 +53,7 @@ Elsewhere, and with --json, it is printed once.`,
 	flags := cmd.Flags()
 	filterFlags(flags, &q.Label, &q.Flow, nil)
 	flags.StringVar(&since, "since", "10m", "also runs that ended within this `time`, such as 90s, 5m or 2d; 0s: none")
-	flags.IntVar(&q.Limit, "limit", 0, "at most this `many` (default 50)")
+	flags.IntVar(&q.Limit, "limit", 0, "at most this `many`, 200 or fewer (default 50)")
 	flags.DurationVar(&every, "interval", 2*time.Second, "refresh after this `time`")
 	alsoFlag(flags, &also)
 	return cmd

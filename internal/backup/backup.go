@@ -184,7 +184,7 @@ func emptyDir(dir string) error {
 	}
 	entries, err := os.ReadDir(dir)
 	if err == nil && len(entries) > 0 {
-		err = fmt.Errorf("%s isn't empty", dir)
+		err = fmt.Errorf("%s isn't empty: name another one (a folder that an interrupted backup has left has no %s)", dir, manifestFile)
 	}
 	return err
 }

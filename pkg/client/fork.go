@@ -33,7 +33,8 @@ type ForkRequest struct {
 	Message   string   // to the agents that were at work there; empty: "continue"
 	Overrides wire.Raw // see [wire.FlowResumed]
 
-	WithoutWorkspace bool // it begins with an empty folder, not with that of the point
+	By               string // who asks for it; empty: "client"
+	WithoutWorkspace bool   // it begins with an empty folder, not with that of the point
 }
 
 // ForkResult is a fork.
@@ -76,7 +77,7 @@ func (c *Client) Fork(ctx context.Context, r ForkRequest) (ForkResult, error) {
 	if err != nil {
 		return result, err
 	}
-	request := wire.RunRequest{RunID: r.NewID, Fork: &wire.ForkRequest{
+	request := wire.RunRequest{RunID: r.NewID, By: r.By, Fork: &wire.ForkRequest{
 		ParentRun: p.Run, ParentPos: p.Position, Label: p.Label, Message: r.Message, Overrides: r.Overrides,
 		WithoutWorkspace: r.WithoutWorkspace,
 	}}

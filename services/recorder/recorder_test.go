@@ -609,13 +609,18 @@ func TestDamagedStore(t *testing.T) {
 		if err := stop(); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(p.path(), []byte(strings.Repeat("no database ", 1000)), 0o600); err != nil {
-			t.Fatal(err)
+		damaged := func(what string, put func() error) {
+			t.Helper()
+			if err := put(); err != nil {
+				t.Fatal(err)
+			}
+			err := r.Run(t.Context())
+			if err == nil || recorder.Lasting(err) || !strings.Contains(err.Error(), "the store is damaged") || !strings.Contains(err.Error(), "move "+p.path()) {
+				t.Errorf("%s: %v", what, err)
+			}
 		}
-		err = r.Run(t.Context())
-		if err == nil || recorder.Lasting(err) || !strings.Contains(err.Error(), "the store is damaged") || !strings.Contains(err.Error(), "move "+p.path()) {
-			t.Errorf("Run: %v", err)
-		}
+		damaged("cut off", func() error { return os.Truncate(p.path(), 4096) })
+		damaged("another file", func() error { return os.WriteFile(p.path(), []byte(strings.Repeat("no database ", 1000)), 0o600) })
 		other, err := recorder.New(recorder.Config{Path: p.path()}, p.log, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder/internal/database"
 )
 
 // Run records and answers until ctx ends. It waits for a database that can't be reached, a
@@ -54,7 +55,11 @@ func (r *Recorder) Run(ctx context.Context) error {
 		err = errors.Join(err, <-ended)
 	}
 	besides.Wait()
-	return errors.Join(err, r.store.Close())
+	err = errors.Join(err, r.store.Close())
+	if database.Damaged(err) {
+		err = fmt.Errorf("%w: the store is damaged: end the recorder, and restore a backup of the store, or %s", err, r.remedy)
+	}
+	return err
 }
 
 // warmAnswers has the answers read what questions about all runs need, so that the first user to ask doesn't wait for that.

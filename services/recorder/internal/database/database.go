@@ -48,6 +48,9 @@ func Open(ctx context.Context, target string, readOnly bool) (*DB, error) {
 	default:
 		err = s.openSQLite(ctx, strings.TrimPrefix(target, "sqlite:"), readOnly)
 	}
+	if Damaged(err) {
+		err = fmt.Errorf("%w: the store is damaged: end the recorder, and restore a backup of the store, or %s", err, s.Anew())
+	}
 	if err != nil {
 		return nil, fmt.Errorf("recorder: open %s: %w", s.Name, errors.Join(err, s.Close()))
 	}

@@ -129,7 +129,7 @@ func (s *DB) Anew() string {
 	if s.Path == "" {
 		return "name another database or schema (…?search_path=NAME) and start again: the stream is recorded into that, " + s.Name + " stays readable"
 	}
-	return "move " + s.Path + " away and start again: the stream is recorded into a new file, the old one stays readable"
+	return "move " + s.Path + " away, with -wal and -shm beside it if they are there, and start again: the stream is recorded into a new file, the old one stays readable"
 }
 
 // connector makes connections that take what the recorder stores.

@@ -178,6 +178,12 @@ func Passing(err error) bool {
 	return false
 }
 
+// Damaged reports whether SQLite has found a file damaged.
+func Damaged(err error) bool {
+	e, ok := errors.AsType[*sqlite.Error](err)
+	return ok && e.Code()&0xff == 11
+}
+
 func foreignError(err error) error {
 	if e, ok := errors.AsType[*sqlite.Error](err); ok && e.Code() == notDatabase {
 		return ErrForeign
