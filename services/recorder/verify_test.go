@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"database/sql"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -18,6 +19,7 @@ import (
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder"
+	"code.wake.dev/wake/services/recorder/archive"
 	"code.wake.dev/wake/services/recorder/internal/table"
 	"code.wake.dev/wake/services/recorder/verify"
 )
@@ -108,6 +110,63 @@ func TestVerifyWhileRecording(t *testing.T) {
 	}
 	if err := <-recorded; err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Two views are of the same moment, whatever a recorder commits meanwhile.
+func TestTwoViews(t *testing.T) {
+	path := newTarget(t)
+	writer := openAt(t, path)
+	defer closed(t, writer)
+	s, err := recorder.OpenReadOnly(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closed(t, s)
+	p := newTape(t)
+	for i := range 2000 {
+		p.add("r1", "coder", "coder#1", &wire.AgentText{Content: fmt.Sprint(i)})
+	}
+	over, recorded := make(chan struct{}), make(chan error, 1)
+	go func() {
+		defer close(over)
+		recorded <- func() error {
+			for batch := range slices.Chunk(p.entries, 2) {
+				if _, err := writer.Index.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: batch}); err != nil {
+					return err
+				}
+			}
+			return nil
+		}()
+	}()
+	look := func() (moments [2]int64) {
+		a, b, err := s.Archive.TwoViews(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, view := range []*archive.Tx{a, b} {
+			err = errors.Join(err, view.Row(t.Context(), `SELECT coalesce(sum(last_pos), 0) FROM runs`).Scan(&moments[i]), view.Rollback())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return moments
+	}
+	seen := map[int64]bool{}
+	for open := true; open; {
+		select {
+		case <-over:
+			open = false
+		default:
+		}
+		if m := look(); m[0] != m[1] {
+			t.Errorf("one view is as of position %d, the other as of %d", m[0], m[1])
+		} else {
+			seen[m[0]] = true
+		}
+	}
+	if err := <-recorded; err != nil || len(seen) < 3 {
+		t.Errorf("%d moments were seen, %v", len(seen), err)
 	}
 }
 

@@ -52,6 +52,15 @@ func (a *Archive) View(ctx context.Context) (*Tx, error) {
 	return &Tx{t, a.Codec}, nil
 }
 
+// TwoViews begins two views as of the same moment: in one, rows are read while the other is asked for more.
+func (a *Archive) TwoViews(ctx context.Context) (one, other *Tx, err error) {
+	t, u, err := a.DB.TwoViews(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &Tx{t, a.Codec}, &Tx{u, a.Codec}, nil
+}
+
 // Ask returns what f reads in a [Archive.View].
 func Ask[R any](ctx context.Context, a *Archive, f func(*Tx) (R, error)) (r R, err error) {
 	t, err := a.View(ctx)

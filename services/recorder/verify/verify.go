@@ -297,30 +297,16 @@ func (v *verifier) checkRooms(ctx context.Context, run, where string, args datab
 	return err
 }
 
-// openViews begins two views of the store as of the same moment: of the events, and of what follows from them. A view is
-// as of what is first read in it; so both read how far the recorder is, until they agree.
-func (v *verifier) openViews(ctx context.Context) error {
+// openViews begins two views of the store as of the same moment: of the events, and of what follows from them.
+func (v *verifier) openViews(ctx context.Context) (err error) {
 	p := &replay{verifier: verifier{s: v.s, derived: v.derived}}
 	v.replay = p
-	for {
-		var err error
-		if v.t, err = v.s.View(ctx); err != nil {
-			return err
-		}
-		if p.t, err = v.s.View(ctx); err != nil {
-			return errors.Join(err, v.t.Rollback())
-		}
-		v.Position, v.Derived, err = v.t.Reached(ctx)
-		if err == nil {
-			p.Position, p.Derived, err = p.t.Reached(ctx)
-		}
-		if err != nil || v.Position == p.Position && v.Derived == p.Derived {
-			return v.noteFailure(ctx, Damage{Table: "streams"}, err)
-		}
-		if err := errors.Join(p.t.Rollback(), v.t.Rollback()); err != nil {
-			return err
-		}
+	if v.t, p.t, err = v.s.TwoViews(ctx); err != nil {
+		return err
 	}
+	v.Position, v.Derived, err = v.t.Reached(ctx)
+	p.Position, p.Derived = v.Position, v.Derived
+	return v.noteFailure(ctx, Damage{Table: "streams"}, err)
 }
 
 // checkSchema compares what the database enforces and shows with what a new store has. To

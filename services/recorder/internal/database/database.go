@@ -108,6 +108,60 @@ func (s *DB) View(ctx context.Context) (*Tx, error) {
 	}
 }
 
+// TwoViews begins two views as of the same moment.
+func (s *DB) TwoViews(ctx context.Context) (a, b *Tx, err error) {
+	same := s.sameVersion
+	if s.Path == "" {
+		same = s.sameSnapshot
+	}
+	for {
+		if a, err = s.View(ctx); err != nil {
+			return nil, nil, err
+		}
+		if b, err = s.View(ctx); err != nil {
+			return nil, nil, errors.Join(err, a.Rollback())
+		}
+		agree, err := same(ctx, a, b)
+		if err == nil && agree {
+			return a, b, nil
+		}
+		if err = errors.Join(err, a.Rollback(), b.Rollback()); err != nil {
+			return nil, nil, err
+		}
+	}
+}
+
+// sameVersion reports whether two views of a file are of the same moment: each is as of what is first read in it, and a third
+// connection tells whether any other has committed something meanwhile.
+func (s *DB) sameVersion(ctx context.Context, a, b *Tx) (bool, error) {
+	watch, err := s.Reader.Conn(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer watch.Close() //nolint:errcheck // it goes back to the others
+	var before, after, n int64
+	err = watch.QueryRowContext(ctx, "PRAGMA data_version").Scan(&before)
+	for _, view := range []*Tx{a, b} {
+		if err == nil {
+			err = view.Row(ctx, "PRAGMA schema_version").Scan(&n)
+		}
+	}
+	if err == nil {
+		err = watch.QueryRowContext(ctx, "PRAGMA data_version").Scan(&after)
+	}
+	return before == after, err
+}
+
+// sameSnapshot has a view of PostgreSQL be of the moment of another one.
+func (*DB) sameSnapshot(ctx context.Context, a, b *Tx) (bool, error) {
+	var id string
+	err := a.Row(ctx, "SELECT pg_export_snapshot()").Scan(&id)
+	if err == nil {
+		_, err = b.ExecContext(ctx, "SET TRANSACTION SNAPSHOT '"+strings.ReplaceAll(id, "'", "''")+"'")
+	}
+	return true, err
+}
+
 // Begin begins a transaction that writes. Other writers may begin one, too, until it is locked. A file has it on disk when
 // [DB.Sync] has returned, or one of SQLite's checkpoints; until then a loss of power takes it back whole, with all that came
 // behind it.
