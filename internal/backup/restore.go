@@ -52,7 +52,7 @@ func restoreAll(ctx context.Context, nc *nats.Conn, n subjects.Names, dir string
 	if err != nil {
 		return err
 	}
-	if err := markExisting(ctx, nc, js, n, o.Force); err != nil {
+	if err := markExisting(ctx, nc, js, n, m.Streams[0].Stream, o.Force); err != nil {
 		return err
 	}
 	for i, s := range m.Streams {
@@ -92,10 +92,9 @@ func restoreAll(ctx context.Context, nc *nats.Conn, n subjects.Names, dir string
 	return topology.AwaitLeader(ctx, nc, func() error { return topology.Verify(ctx, js, n) })
 }
 
-// markExisting marks the streams that are there as such that are being restored, if they may be replaced: an installation
-// that is whole only by force. From then on there is one that is marked, if one is there: each of these until it is replaced,
-// the first that is restored until all are.
-func markExisting(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, n subjects.Names, force bool) error {
+// markExisting marks one of the streams that are there, as of an installation that is being restored, if they may be replaced: if
+// it is whole only by force. From then on one is marked: this one until it is replaced, the first that is restored until all are.
+func markExisting(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, n subjects.Names, first string, force bool) error {
 	var there []string
 	var whole bool
 	if err := topology.AwaitLeader(ctx, nc, func() (err error) {
@@ -107,12 +106,10 @@ func markExisting(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, n 
 	if len(there) > 0 && whole && !force {
 		return &ExistsError{there}
 	}
-	for _, name := range there {
-		if err := topology.AwaitLeader(ctx, nc, func() error { return topology.MarkRestoring(ctx, js, name, true) }); err != nil {
-			return err
-		}
+	if there = slices.DeleteFunc(there, func(name string) bool { return name == first }); len(there) == 0 {
+		return nil
 	}
-	return nil
+	return topology.AwaitLeader(ctx, nc, func() error { return topology.MarkRestoring(ctx, js, there[0], true) })
 }
 
 // lostFolder reports whether a stream couldn't be made since the server removed the folder that it makes streams in: it does

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/anthropics/anthropic-sdk-go"
 	"github.com/anthropics/anthropic-sdk-go/option"
@@ -127,7 +128,7 @@ type assembly struct {
 	parts           []streamBlock
 	usage           wire.Usage
 	hour            int64 // of the tokens written into the cache, those that are kept for an hour
-	whole           bool
+	begun, whole    bool
 }
 
 // streamBlock is a block that is being streamed.
@@ -142,7 +143,7 @@ type streamBlock struct {
 func (m *assembly) takeEvent(e anthropic.MessageStreamEventUnion, tell func(streamPiece) error) error {
 	switch e.Type {
 	case "message_start":
-		m.id, m.model = e.Message.ID, e.Message.Model
+		m.begun, m.id, m.model = true, e.Message.ID, e.Message.Model
 		u := e.Message.Usage
 		m.hour = u.CacheCreation.Ephemeral1hInputTokens
 		m.usage = wire.Usage{
@@ -165,7 +166,7 @@ func (m *assembly) takeEvent(e anthropic.MessageStreamEventUnion, tell func(stre
 		m.usage.OutputTokens = max(m.usage.OutputTokens, e.Usage.OutputTokens)
 		m.usage.InputTokens = max(m.usage.InputTokens, e.Usage.InputTokens)
 	case "message_stop":
-		m.whole = true
+		m.whole = m.begun
 	}
 	return nil
 }
@@ -214,7 +215,7 @@ func (m *assembly) toAnswer() modelAnswer {
 func (p *streamBlock) toBlock() wire.Raw {
 	switch p.kind {
 	case "text":
-		if p.text == "" {
+		if strings.TrimSpace(p.text) == "" {
 			return nil
 		}
 		return textBlock(p.text)

@@ -260,7 +260,7 @@ func chatStop(reason string) string {
 
 func (m *chatMessage) toAnswer() modelAnswer {
 	a := m.answer
-	if m.text.Len() > 0 {
+	if strings.TrimSpace(m.text.String()) != "" {
 		a.blocks = append(a.blocks, textBlock(toValidUTF8(m.text.String())))
 	}
 	for _, c := range m.calls {

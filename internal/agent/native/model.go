@@ -183,9 +183,14 @@ func toolUse(id, name, input string) wire.Raw {
 }
 
 // dropCutCall leaves out the last call of a message if it was cut off at the limit of the
-// message's length.
+// message's length: its input may not even have begun.
 func dropCutCall(stop string, blocks []wire.Raw) []wire.Raw {
-	if last := len(blocks) - 1; stop == stopLength && last >= 0 && inputProblem(blocks[last].Get("input")) != "" {
+	last := len(blocks) - 1
+	if stop != stopLength || last < 0 || blocks[last].TextAt("type") != "tool_use" {
+		return blocks
+	}
+	input := blocks[last].Get("input")
+	if m, _ := input.Any().(map[string]any); len(m) == 0 || inputProblem(input) != "" {
 		return blocks[:last]
 	}
 	return blocks

@@ -372,6 +372,16 @@ func TestEnds(t *testing.T) {
 			nil, "two", `[{"text":"One","type":"text"}],"role":"assistant"}`,
 		},
 		{
+			"call that was cut off before its input",
+			[]apitest.Reply{{Blocks: []apitest.Block{apitest.Text("One"), apitest.Call("t", "bash", "")}, Stop: "max_tokens"}, apitest.Message(apitest.Text("two"))},
+			nil, "two", `[{"text":"One","type":"text"}],"role":"assistant"}`,
+		},
+		{
+			"text without words",
+			[]apitest.Reply{apitest.Message(apitest.Text("\n"), apitest.Call("t", "glob", `{"pattern":"*"}`)), apitest.Message(apitest.Text("ok"))},
+			nil, "ok", `{"content":[{"id":"t","input":{"pattern":"*"},"name":"glob","type":"tool_use"}],"role":"assistant"}`,
+		},
+		{
 			"malformed input",
 			[]apitest.Reply{apitest.Message(apitest.Call("t", "bash", `{"command":`)), apitest.Message(apitest.Text("sorry"))},
 			nil, "sorry", `"is_error":true`,

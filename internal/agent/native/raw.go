@@ -54,10 +54,10 @@ func isBlocks(r wire.Raw) bool {
 }
 
 // blocksOf returns the content of a prompt: a text, content blocks, or messages, one's
-// content after another's. An empty text and null have none.
+// content after another's. Null, and a text without a word, which the API refuses, have none.
 func blocksOf(prompt wire.Raw) []wire.Raw {
 	if s, ok := prompt.Text(); ok {
-		if s == "" {
+		if strings.TrimSpace(s) == "" {
 			return nil
 		}
 		return []wire.Raw{textBlock(s)}
@@ -65,6 +65,7 @@ func blocksOf(prompt wire.Raw) []wire.Raw {
 	var blocks []wire.Raw
 	for _, item := range prompt.Items() {
 		switch content := item.Get("content"); {
+		case item.TextAt("type") == "text" && strings.TrimSpace(item.TextAt("text")) == "":
 		case item.TextAt("type") != "" && item.TextAt("role") == "":
 			blocks = append(blocks, item)
 		case len(content) > 0:

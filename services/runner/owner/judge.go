@@ -32,6 +32,9 @@ type judge struct {
 // verdict returns what the command decides in itself, or a [rejection].
 func (j *judge) verdict(ctx context.Context) ([]*wire.Event, error) {
 	s := j.state
+	if strings.TrimSpace(j.cmd.Message) == "" {
+		j.cmd.Message = "" // models refuse a text without a word
+	}
 	switch {
 	case slices.Contains(s.CommandIDs, j.id):
 		return nil, command.Reject(command.CodeDuplicate, "command %s is on record already", j.id)
