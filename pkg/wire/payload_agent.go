@@ -91,6 +91,9 @@ const RecoveredTranscript = "transcript"
 // pause for example: it may have been running, and its outcome is unknown.
 const CallInterrupted = "interrupted"
 
+// CallNotExecuted is the error of a call that wasn't made, since a message has interrupted the agent before. Nobody has denied it.
+const CallNotExecuted = "not executed"
+
 // The error types that wake and the SDKs agree on. The set is open.
 const (
 	ErrorToolUse       = "error_tool_use"

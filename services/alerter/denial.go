@@ -25,7 +25,7 @@ func (s denials) detect(in input) (denials, []finding) {
 	case *wire.NodeComplete, *wire.NodeError, *wire.NodeCancelled:
 		s.Human, s.Told = withoutNode(s.Human, e.Node()), withoutNode(s.Told, e.Node())
 	case *wire.AgentTool:
-		human := s.Human[call] || isRejection(p.Error)
+		human := s.Human[call] || isRejection(p.Error) || p.Error == wire.CallNotExecuted
 		s.Human = withoutKey(s.Human, call)
 		key := agentOf(e) + "\n" + nameLine(p.ToolName)
 		switch {

@@ -73,7 +73,14 @@ func (s silences) applyEvent(in input) silences {
 		return s
 	case *wire.FlowComplete, *wire.FlowAborted:
 		return silences{}
-	case *wire.NodeComplete, *wire.NodeError, *wire.NodeCancelled, *wire.AgentComplete, *wire.AgentPaused, *wire.AgentAborted:
+	case *wire.AgentPaused:
+		if waiting := s.Nodes[node].waitingCalls(); len(waiting) > 0 {
+			s.Nodes = withKey(s.Nodes, node, silence{Calls: waiting}) // it still waits when it goes on
+			return s
+		}
+		s.Nodes = withoutKey(s.Nodes, node)
+		return s
+	case *wire.NodeComplete, *wire.NodeError, *wire.NodeCancelled, *wire.AgentComplete, *wire.AgentAborted:
 		s.Nodes = withoutKey(s.Nodes, node)
 		return s
 	}
@@ -107,7 +114,10 @@ func (k silence) applyEvent(in input) (silence, bool) {
 	e := in.Event
 	switch p := e.Payload.(type) {
 	case *wire.AgentStart:
-		k = silence{Cwd: p.Cwd, Warned: k.Warned}
+		waiting := k.waitingCalls()
+		if k = (silence{Cwd: p.Cwd, Warned: k.Warned}); p.Resumed {
+			k.Calls = waiting
+		}
 	case *wire.UserMessage:
 		k.Asked = false
 	case *wire.ToolIntent:
@@ -171,6 +181,17 @@ func (k silence) noteProgress(in input) silence {
 		k.Exec = in.Event.ExecID
 	}
 	return k
+}
+
+// waitingCalls are the calls that wait for permission.
+func (k silence) waitingCalls() map[string]flight {
+	return maps.Collect(func(yield func(string, flight) bool) {
+		for id, c := range k.Calls {
+			if c.Waiting && !yield(id, c) {
+				return
+			}
+		}
+	})
 }
 
 // isBlocked reports whether the agent waits for a decision or an answer.

@@ -92,7 +92,7 @@ func (s *session) collectParcels(parcels <-chan parcel, over <-chan struct{}, ab
 func (s *session) dropCalls() error {
 	for _, k := range s.conv.openCalls() {
 		e := &wire.Event{CallID: k.id, Payload: &wire.AgentTool{
-			ToolName: k.tool, ToolInput: k.input, Error: "not executed", Denied: true,
+			ToolName: k.tool, ToolInput: k.input, Error: wire.CallNotExecuted, Denied: true,
 			ToolOutput: wire.RawString("The call was not executed: a message has interrupted it."),
 		}}
 		if err := s.emit(e); err != nil {
