@@ -51,13 +51,15 @@ const (
 
 // Apply takes the next event of the node and returns what it adds, in a fixed order.
 func (l *Ledger) Apply(e *wire.Event) []Entry {
-	switch e.Payload.(type) {
+	switch p := e.Payload.(type) {
 	case *wire.NodeStart:
 		l.beginExecution(e.ExecID)
 	case *wire.AgentStart:
 		if e.Parent == "" {
 			l.beginExecution(e.ExecID)
-			l.Unsettled = nil // a result tells of calls of its own process
+			if !p.Resumed || p.Provider != wire.ProviderNative {
+				l.Unsettled = nil // a result tells of calls of its own process
+			}
 		}
 	case *wire.NodeComplete, *wire.NodeError:
 		if l.isCurrent(e) {

@@ -12,6 +12,9 @@ type AgentStart struct {
 	Resumed  bool   `wire:"resumed"` // the session existed before
 }
 
+// ProviderNative is wake's own agent. Its results go by the record: those behind a resumption tell of the calls before it, too.
+const ProviderNative = "native"
+
 // AgentInit is what the agent says of itself when it is ready.
 type AgentInit struct {
 	Model          string   `wire:"model"`

@@ -13,6 +13,7 @@ import (
 
 	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/internal/agent/native/apitest"
+	"code.wake.dev/wake/internal/ledger"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -45,6 +46,20 @@ func (b *bench) ran() int {
 		b.t.Fatal(err)
 	}
 	return strings.Count(string(content), "x")
+}
+
+// accountTokens returns how many tokens the model calls on record have read, and how many the ledger of the log has.
+func (b *bench) accountTokens() (calls, told int64) {
+	l := ledger.Ledger{}
+	for _, e := range b.log {
+		if p, ok := e.Payload.(*wire.Usage); ok {
+			calls += p.InputTokens
+		}
+		for _, entry := range l.Apply(e) {
+			told += entry.InputTokens
+		}
+	}
+	return calls, told
 }
 
 // interruptedCall returns the call that was being executed when the log ended and
@@ -108,6 +123,9 @@ func TestKilledAnywhere(t *testing.T) {
 				continue
 			}
 			t.Errorf("killed after event %d (%s): prompt of turn %d differs (-want +got):\n%s", n, b.log[n-1].Type(), turn+1, cmp.Diff(want[turn], got))
+		}
+		if calls, told := b.accountTokens(); calls != told {
+			t.Errorf("killed after event %d (%s): the model calls read %d tokens, the ledger has %d", n, b.log[n-1].Type(), calls, told)
 		}
 		if last := b.log[len(b.log)-1].Turn; last != 4 {
 			t.Errorf("killed after event %d: the last turn is %d", n, last)

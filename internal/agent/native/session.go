@@ -107,7 +107,7 @@ func (s *session) runToEnd() (err error) {
 	}
 	o := s.request.Options
 	if err := s.emit(&wire.Event{Payload: &wire.AgentStart{
-		Model: o.Model, Prompt: prompt, Provider: "native", Cwd: o.Cwd, Resumed: goesOn,
+		Model: o.Model, Prompt: prompt, Provider: wire.ProviderNative, Cwd: o.Cwd, Resumed: goesOn,
 	}}); err != nil {
 		return err
 	}
