@@ -16,7 +16,7 @@ func (r *flowReader) readBudget(o *fields) *Budget {
 		return nil
 	}
 	in := r.openObject(t, o.fieldName("budget"))
-	b := &Budget{Usd: r.takeDollars(in, "usd"), Tokens: in.takeCount("tokens", 1), Then: in.takeOneOf("then", wire.BudgetPause, wire.BudgetAbort)}
+	b := &Budget{Usd: r.takeDollars(in, "usd"), Tokens: in.takeInteger("tokens", 1, maxTokens), Then: in.takeOneOf("then", wire.BudgetPause, wire.BudgetAbort)}
 	in.checkUnknown()
 	if t.Kind == document.Object && t.Get("usd").IsAbsent() && t.Get("tokens").IsAbsent() {
 		r.Add(t.At, o.fieldName("budget"), "needs usd or tokens")

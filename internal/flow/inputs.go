@@ -3,6 +3,7 @@ package flow
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"code.wake.dev/wake/internal/document"
@@ -65,10 +66,12 @@ func (r *flowReader) agentInput(o *fields) {
 	for _, name := range agentFields {
 		o.takeField(name)
 	}
-	r.checkNumber(o, "maxTurns")
 	r.checkNumber(o, "maxBudgetUsd")
-	r.checkNumber(o, "maxTokens")
-	r.checkNumber(o, "contextWindow")
+	for _, name := range []string{"maxTurns", "maxTokens", "contextWindow"} {
+		r.checkInteger(o, name, 1)
+	}
+	r.checkInteger(o, "retries", 0)
+	r.nativeInput(o)
 	r.mcpServers(o)
 	r.checkPrices(o)
 	for _, name := range []string{"allowedTools", "disallowedTools", "requireApproval", "addDirs"} {
@@ -80,6 +83,36 @@ func (r *flowReader) agentInput(o *fields) {
 	if s, ok := o.t.Get("blocks").AsText(); ok && !hasBinding(s) {
 		o.takeOneOf("blocks", "fallback", "always", "never")
 	}
+}
+
+// nativeModes are the permission modes of wake's own agent, those of Claude Code that mean the same among them.
+var nativeModes = []string{"auto", "approval", "readonly", "bypassPermissions", "default", "plan"}
+
+// nativeInput checks what only wake's own agent takes.
+func (r *flowReader) nativeInput(o *fields) {
+	if s, ok := o.t.Get("provider").AsText(); !ok || s != starter {
+		return
+	}
+	if s, ok := o.t.Get("permissionMode").AsText(); ok && !hasBinding(s) && !slices.Contains(nativeModes, s) {
+		r.Add(o.t.Get("permissionMode").At, o.fieldName("permissionMode"), "%q is unknown; it is one of %s%s",
+			s, strings.Join(nativeModes[:3], ", "), document.SuggestName(s, nativeModes))
+	}
+	if t := o.t.Get("thinking"); !t.IsAbsent() && !isThinking(t) {
+		r.Add(t.At, o.fieldName("thinking"), "must be adaptive or a number of tokens, not %s", t.KindName())
+	}
+}
+
+func isThinking(t *document.Value) bool {
+	n, isInteger := t.AsInteger()
+	if s, ok := t.AsText(); ok {
+		if s == "adaptive" || hasBinding(s) {
+			return true
+		}
+		var err error
+		n, err = strconv.ParseInt(s, 10, 64)
+		isInteger = err == nil
+	}
+	return isInteger && n > 0
 }
 
 // agentCommand checks the program of an agent, which no value may choose.
@@ -138,6 +171,17 @@ func (r *flowReader) checkNumber(o *fields, name string) {
 		}
 	}
 	r.Add(t.At, o.fieldName(name), "must be a positive number, not %s", t.KindName())
+}
+
+// checkInteger checks a whole number that is at least low.
+func (r *flowReader) checkInteger(o *fields, name string, low int64) {
+	t := o.t.Get(name)
+	if s, ok := t.AsText(); t.IsAbsent() || ok && hasBinding(s) {
+		return
+	}
+	if n, ok := t.AsInteger(); !ok || t.Kind != document.Scalar || n < low {
+		r.Add(t.At, o.fieldName(name), "must be an integer of at least %d, not %s", low, t.KindName())
+	}
 }
 
 // checkPrices checks what models cost.

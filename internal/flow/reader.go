@@ -113,14 +113,17 @@ func (o *fields) takeBool(name string) bool {
 }
 
 // takeCount reads an integer that is at least low.
-func (o *fields) takeCount(name string, low int64) int64 {
+func (o *fields) takeCount(name string, low int64) int64 { return o.takeInteger(name, low, maxCount) }
+
+// takeInteger reads an integer from low to high.
+func (o *fields) takeInteger(name string, low, high int64) int64 {
 	t := o.takeField(name)
 	if t == nil {
 		return 0
 	}
 	n, ok := t.AsInteger()
-	if !ok || t.Kind != document.Scalar || n < low || n > maxCount {
-		o.r.Add(t.At, o.fieldName(name), "must be an integer from %d to %d, not %s", low, int64(maxCount), t.KindName())
+	if !ok || t.Kind != document.Scalar || n < low || n > high {
+		o.r.Add(t.At, o.fieldName(name), "must be an integer from %d to %d, not %s", low, high, t.KindName())
 		return 0
 	}
 	return n
@@ -129,6 +132,9 @@ func (o *fields) takeCount(name string, low int64) int64 {
 // maxCount bounds every count: four weeks in milliseconds, or more iterations
 // than any log holds.
 const maxCount = 28 * 24 * 3600 * 1000
+
+// maxTokens bounds budgets of tokens: more than all models together read in a year.
+const maxTokens = 1 << 53
 
 // takeMillis reads a time in milliseconds.
 func (o *fields) takeMillis(name string) int64 {
