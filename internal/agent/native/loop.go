@@ -279,7 +279,7 @@ func (s *session) callModelOnce(ctx context.Context, q modelQuestion, tell func(
 	defer cancel(nil)
 	idle := time.AfterFunc(s.provider.Idle, func() { cancel(errIdle) })
 	defer idle.Stop()
-	a, err := s.model.streamAnswer(ctx, q, func(p streamPiece) error {
+	a, err := readAnswer(ctx, s.model, q, func(p streamPiece) error {
 		idle.Reset(s.provider.Idle)
 		return tell(p)
 	})

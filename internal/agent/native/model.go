@@ -35,6 +35,16 @@ type model interface {
 	streamAnswer(ctx context.Context, q modelQuestion, tell func(streamPiece) error) (modelAnswer, error)
 }
 
+// readAnswer is [model.streamAnswer]. What a server sends must not end the process, with all other agents in it.
+func readAnswer(ctx context.Context, m model, q modelQuestion, tell func(streamPiece) error) (a modelAnswer, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("defect in reading the model's answer: %v", p)
+		}
+	}()
+	return m.streamAnswer(ctx, q, tell)
+}
+
 // limits are those of a model, in tokens.
 type limits struct{ context, output int64 }
 
