@@ -27,7 +27,7 @@ func (o *owner) ownRun(ctx context.Context, live *sync.WaitGroup) error {
 	var end error // set by the last turn
 	live.Add(1)
 	o.pause = tenure.FirstPause
-	o.loop = turn.NewLoop(func() bool {
+	o.loop = turn.NewBegun(func() bool { // it may be called from when it is added
 		var waits bool
 		if waits, end = o.takeTurn(ctx); !waits {
 			o.cfg.Draining.Remove(o.loop)

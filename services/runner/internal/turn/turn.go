@@ -26,6 +26,9 @@ const (
 // that reports true is the last.
 func NewLoop(take func() (over bool)) *Loop { return &Loop{take: take} }
 
+// NewBegun is [NewLoop] for one whose first turn its maker takes, by [Loop.Run]: what calls the loop before that comes behind it.
+func NewBegun(take func() (over bool)) *Loop { return &Loop{take: take, state: taking} }
+
 // Call has a turn begin now, or behind the one that is being taken. It may be called from anywhere and takes no time.
 func (l *Loop) Call() {
 	if l.begin() {
@@ -55,14 +58,9 @@ func (l *Loop) Take() {
 	}
 }
 
-// Run takes a turn now, on the goroutine of the caller, and others for as long as it is called meanwhile. Nothing may have
-// called the loop before. It reports whether the loop is over.
-func (l *Loop) Run() (over bool) {
-	l.mu.Lock()
-	l.state = taking
-	l.mu.Unlock()
-	return l.takeTurns()
-}
+// Run takes the first turn of a loop of [NewBegun], on the goroutine of the caller, and others for as long as it is called
+// meanwhile. It reports whether the loop is over.
+func (l *Loop) Run() (over bool) { return l.takeTurns() }
 
 // Stop waits until no turn is being taken; none is from then on. A turn must not call it.
 func (l *Loop) Stop() {

@@ -46,6 +46,32 @@ func TestCallsAreSeen(t *testing.T) {
 	})
 }
 
+// Whoever calls a loop before its maker has begun the first turn, no two overlap.
+func TestRunIsFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var busy atomic.Bool
+		turns, gate := 0, make(chan struct{})
+		l := turn.NewBegun(func() bool {
+			if busy.Swap(true) {
+				t.Error("two turns at once")
+			}
+			turns++
+			<-gate
+			busy.Store(false)
+			return false
+		})
+		l.Call()
+		synctest.Wait()
+		ended := make(chan bool)
+		go func() { ended <- l.Run() }()
+		synctest.Wait()
+		close(gate)
+		if <-ended || turns != 2 {
+			t.Errorf("%d turns, want one for each call", turns)
+		}
+	})
+}
+
 // Stop waits for the turn that is being taken, also twice at once, and for none that has ended by itself.
 func TestStopWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
