@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 
 	"code.wake.dev/wake/pkg/wire"
@@ -57,7 +58,7 @@ func chatRefusal(response *http.Response) error {
 		return err
 	}
 	var e struct {
-		Error struct{ Type, Message string }
+		Error chatError
 	}
 	_ = json.Unmarshal(body, &e) // a proxy answers as it likes
 	return newAPIError(response.StatusCode, e.Error.Type, cmp.Or(e.Error.Message, strings.TrimSpace(string(body)), response.Status), response.Header)
@@ -155,7 +156,22 @@ type chatChunk struct {
 			Cached int64 `json:"cached_tokens"`
 		} `json:"prompt_tokens_details"`
 	}
-	Error *struct{ Type, Message string }
+	Error *chatError
+}
+
+// chatError is why a stream breaks off: an object, or of some servers a text.
+type chatError struct{ Type, Message string }
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (e *chatError) UnmarshalJSON(b []byte) error {
+	type object chatError
+	if json.Unmarshal(b, (*object)(e)) == nil {
+		return nil
+	}
+	if json.Unmarshal(b, &e.Message) != nil {
+		e.Message = string(b)
+	}
+	return nil
 }
 
 // chatMessage puts a streamed message together.
@@ -237,8 +253,8 @@ func (m *chatMessage) takeChunk(c chatChunk, tell func(streamPiece) error) error
 }
 
 func (m *chatMessage) growCall(index int, id, name, input string) {
-	for i := range m.calls {
-		if m.calls[i].index == int64(index) {
+	for i, c := range slices.Backward(m.calls) {
+		if c.index == int64(index) && (id == "" || id == c.id) { // some servers give all calls the same index
 			m.calls[i].input += input
 			return
 		}
