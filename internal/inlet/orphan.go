@@ -40,7 +40,7 @@ func (s *Server) noteReading(ctx context.Context, run string) (forget func()) {
 	key := s.log.Names().StateKey(readingService, run)
 	kv, err := s.states(ctx)
 	if err == nil {
-		_, err = s.putReading(ctx, kv, key, run, 0)
+		err = s.putReading(ctx, kv, key, run, 0)
 	}
 	switch {
 	case errors.Is(err, jetstream.ErrKeyExists):
@@ -81,15 +81,16 @@ func (s *Server) states(ctx context.Context) (jetstream.KeyValue, error) {
 }
 
 // putReading has a reading be this server's. It fails if there is one of another revision; 0: if there is any.
-func (s *Server) putReading(ctx context.Context, kv jetstream.KeyValue, key, run string, revision uint64) (uint64, error) {
+func (s *Server) putReading(ctx context.Context, kv jetstream.KeyValue, key, run string, revision uint64) error {
 	value, err := wire.Marshal(reading{wire.Version, run, s.id})
 	switch {
 	case err != nil:
-		return 0, err
 	case revision == 0:
-		return kv.Create(ctx, key, value)
+		_, err = kv.Create(ctx, key, value)
+	default:
+		_, err = kv.Update(ctx, key, value, revision)
 	}
-	return kv.Update(ctx, key, value, revision)
+	return err
 }
 
 // followReadings keeps what all servers read, until ctx ends.
@@ -178,7 +179,7 @@ func (s *Server) endOrphan(ctx context.Context, e keys.Entry, run string) error 
 	if err != nil {
 		return err
 	}
-	if _, err := s.putReading(ctx, kv, e.Key, run, e.Revision); err != nil {
+	if err := s.putReading(ctx, kv, e.Key, run, e.Revision); err != nil {
 		if errors.Is(err, jetstream.ErrKeyExists) {
 			return nil // another server is faster
 		}

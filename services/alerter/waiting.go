@@ -44,7 +44,7 @@ func waitingFindings(in input) []finding {
 			f.Data["input"] = input
 		}
 	case *wire.RunForked:
-		return inheritedQuestions(in, f, p)
+		return inheritedQuestions(f, p)
 	default:
 		return nil
 	}
@@ -53,7 +53,7 @@ func waitingFindings(in input) []finding {
 
 // inheritedQuestions finds what a fork asks a human since its parent did, and it was forked meanwhile: the answer to one isn't
 // that to the other. Calls that waited for a decision are asked for again.
-func inheritedQuestions(in input, f finding, p *wire.RunForked) (found []finding) {
+func inheritedQuestions(f finding, p *wire.RunForked) (found []finding) {
 	var s wire.State
 	if wire.Unmarshal(p.State, &s) != nil {
 		return nil

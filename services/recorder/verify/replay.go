@@ -78,8 +78,8 @@ func (p *replay) send(next runPart) error {
 	select {
 	case p.parts <- next:
 		return nil
-	case <-p.beside.ctx.Done():
-		return context.Cause(p.beside.ctx)
+	case <-p.beside.over:
+		return p.beside.cause()
 	}
 }
 

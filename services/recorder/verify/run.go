@@ -124,7 +124,7 @@ func (v *verifier) checkEvents(ctx context.Context, r *runCheck) (tailEvents int
 			r.broken = true
 			return tailEvents, v.noteFailure(ctx, Damage{Table: "tail", Run: r.RunID}, err)
 		}
-		list, err := v.checkPart(ctx, r, &table.Segment{
+		list, err := v.checkPart(r, &table.Segment{
 			FirstPos: is.FirstPos, LastPos: is.LastPos, LastTime: is.LastTime, Events: is.Events, Hash: is.Hash, Codec: archive.Loose, Data: is.Data,
 		}, Damage{Table: "tail", Run: r.RunID, From: is.FirstPos, To: is.LastPos})
 		if err != nil {
@@ -149,7 +149,7 @@ func (v *verifier) checkSegments(ctx context.Context, r *runCheck) error {
 				r.broken, r.tailed = true, false // what comes behind it would all be wrong
 				return v.noteFailure(ctx, Damage{Table: "segments", Run: r.RunID, Segment: n}, err)
 			}
-			if err := v.checkSegment(ctx, r, &segment, n); err != nil {
+			if err := v.checkSegment(r, &segment, n); err != nil {
 				return err
 			}
 		}
@@ -163,7 +163,7 @@ func (v *verifier) checkSegments(ctx context.Context, r *runCheck) error {
 }
 
 // checkSegment checks one segment, which should be number n.
-func (v *verifier) checkSegment(ctx context.Context, r *runCheck, is *table.Segment, n int64) error {
+func (v *verifier) checkSegment(r *runCheck, is *table.Segment, n int64) error {
 	at := Damage{Table: "segments", Run: r.RunID, Segment: is.N, From: is.FirstPos, To: is.LastPos}
 	if is.N != n {
 		v.addBreak(r, at, "n", "it should be segment %d: one is missing, or there is one too many", n)
@@ -172,7 +172,7 @@ func (v *verifier) checkSegment(ctx context.Context, r *runCheck, is *table.Segm
 		v.addBreak(r, at, "prev", "it isn't the hash after the event before")
 		copy(r.link[:], is.Prev)
 	}
-	list, err := v.checkPart(ctx, r, is, at)
+	list, err := v.checkPart(r, is, at)
 	if err == nil && len(list) > 0 && is.FirstTime != list[0].Time {
 		v.addBreak(r, at, "first_time", wrongBound, is.FirstTime, list[0].Time)
 	}
@@ -189,7 +189,7 @@ func (v *verifier) addBreak(r *runCheck, at Damage, column, format string, args 
 }
 
 // checkPart checks the events of a segment, or of a part of a tail, and what it says of them. It returns them.
-func (v *verifier) checkPart(ctx context.Context, r *runCheck, is *table.Segment, at Damage) ([]archive.Event, error) {
+func (v *verifier) checkPart(r *runCheck, is *table.Segment, at Damage) ([]archive.Event, error) {
 	list, err := v.t.Codec.Unpack(nil, is.Codec, is.Data)
 	if err != nil {
 		v.addBreak(r, at, "data", "%v", err)

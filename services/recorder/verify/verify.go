@@ -251,14 +251,15 @@ func (v *verifier) checkStore(ctx context.Context, run string) (err error) {
 
 // part is a check that goes on beside another one, with damages of its own.
 type part struct {
-	ctx    context.Context // is over with the part
+	over   <-chan struct{} // closed with the part
+	cause  func() error    // of that
 	cancel context.CancelCauseFunc
 	done   chan error
 }
 
 func startPart(ctx context.Context, check func(context.Context) error) *part {
 	ctx, cancel := context.WithCancelCause(ctx)
-	p := &part{ctx, cancel, make(chan error, 1)}
+	p := &part{ctx.Done(), func() error { return context.Cause(ctx) }, cancel, make(chan error, 1)}
 	go func() {
 		err := check(ctx)
 		cancel(err)
