@@ -311,6 +311,16 @@ func TestReaderIsKilled(t *testing.T) {
 			kept = begin(fmt.Sprint("kept", runs))
 			g.put(kept, wire.IngestPiece{Data: []byte(stream(3))})
 		}
+		another, err := log.Claim(t.Context(), "another's", wire.RunNode, eventlog.Claim{Runner: "w"})
+		if err == nil {
+			_, err = another.Append(t.Context(), &wire.Event{Payload: &wire.FlowStart{FlowName: "f", Definition: wire.RawOf(map[string]any{"nodes": []any{}}), DefinitionHash: "h"}})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := g.send(t.Context(), agent("another's"), strings.NewReader(stream(3)), new(ingest.Result)); code(err) != inlet.CodeRunExists {
+			t.Errorf("an input for a run that there is: %v", err)
+		}
 		<-time.After(time.Second)
 		nc.Close()
 		for range 12 { // its sender is there
@@ -322,6 +332,9 @@ func TestReaderIsKilled(t *testing.T) {
 			t.Errorf("the other's has ended: %+v", p)
 		}
 		killed.stop()
+		if p, ended := g.last("another's").(*wire.FlowComplete); ended {
+			t.Errorf("a run that isn't an input's has ended: %+v", p)
+		}
 		g.stop()
 		g.failed(fmt.Sprint("kept", runs))
 		js := log.JetStream()

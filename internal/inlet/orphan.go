@@ -26,6 +26,7 @@ type reading struct {
 	V      int    `json:"v"`
 	Run    string `json:"run"`
 	Server string `json:"server"` // see [subjects.Names.Ingest]
+	Writer string `json:"writer"` // in whose name the run is claimed; one that is another's isn't ended
 }
 
 const (
@@ -35,54 +36,64 @@ const (
 
 // noteReading notes that this server reads the input of a run, until the function that it returns is called. A run that is
 // being read already, or was and never ended, is that reader's.
-func (s *Server) noteReading(ctx context.Context, run string) (forget func()) {
-	forget = func() {}
+func (s *Server) noteReading(ctx context.Context, run, writer string) (forget func()) {
 	key := s.log.Names().StateKey(readingService, run)
+	s.noteRun(run, 1) // before others see it
+	leave := func() { s.noteRun(run, -1) }
 	kv, err := s.states(ctx)
 	if err == nil {
-		err = s.putReading(ctx, kv, key, run, 0)
+		err = s.putReading(ctx, kv, key, reading{wire.Version, run, s.id, writer}, 0)
 	}
 	switch {
 	case errors.Is(err, jetstream.ErrKeyExists):
-		return forget
+		return leave
 	case err != nil:
 		s.logger.Warn("nobody will end the run if this process dies", "run", run, "error", err)
-		return forget
+		return leave
 	}
-	s.mu.Lock()
-	s.runs[run] = true
-	s.mu.Unlock()
 	return func() {
-		s.mu.Lock()
-		delete(s.runs, run)
-		s.mu.Unlock()
+		leave()
 		rest, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 		defer cancel()
-		if err := s.forgetReading(rest, kv, key, run); err != nil {
+		if err := s.forgetReading(rest, kv, key, run, writer); err != nil {
 			s.logger.Warn("the run may have no end yet: it is ended later", "run", run, "error", err)
 		}
 	}
 }
 
-// forgetReading forgets a reading, if its run has ended or has never begun.
-func (s *Server) forgetReading(ctx context.Context, kv jetstream.KeyValue, key, run string) error {
-	e, begun, err := s.log.Last(ctx, run, wire.RunNode)
+// noteRun notes that one input more of a run is read here, or one less.
+func (s *Server) noteRun(run string, more int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.runs[run] += more; s.runs[run] == 0 {
+		delete(s.runs, run)
+	}
+}
+
+// forgetReading forgets a reading, unless its run is still to be ended.
+func (s *Server) forgetReading(ctx context.Context, kv jetstream.KeyValue, key, run, writer string) error {
+	state, err := history.StateAt(ctx, s.log, run, 0)
 	if err != nil {
 		return err
 	}
-	if begun && (e.Event == nil || e.Event.Type() != wire.TypeFlowComplete) {
+	if isOpen(state, writer) {
 		return errors.New("it hasn't ended")
 	}
 	return kv.Delete(ctx, key)
+}
+
+// isOpen reports whether a run is a writer's that hasn't ended it.
+func isOpen(s *wire.State, writer string) bool {
+	return s.Status == wire.RunRunning && s.Imported == wire.ImportedIngest && s.Nodes[wire.RunNode].Runner == writer
 }
 
 func (s *Server) states(ctx context.Context) (jetstream.KeyValue, error) {
 	return s.log.JetStream().KeyValue(ctx, s.log.Names().StateBucket())
 }
 
-// putReading has a reading be this server's. It fails if there is one of another revision; 0: if there is any.
-func (s *Server) putReading(ctx context.Context, kv jetstream.KeyValue, key, run string, revision uint64) error {
-	value, err := wire.Marshal(reading{wire.Version, run, s.id})
+// putReading stores who reads an input. It fails if there is one of another revision; 0: if there is any.
+func (*Server) putReading(ctx context.Context, kv jetstream.KeyValue, key string, r reading, revision uint64) error {
+	value, err := wire.Marshal(r)
 	switch {
 	case err != nil:
 	case revision == 0:
@@ -148,7 +159,7 @@ func (s *Server) endOrphans(ctx context.Context, missing map[string]int) error {
 				continue
 			}
 		}
-		if err := s.endOrphan(ctx, e, r.Run); err != nil {
+		if err := s.endOrphan(ctx, e, r); err != nil {
 			return fmt.Errorf("run %s: %w", r.Run, err)
 		}
 	}
@@ -165,7 +176,7 @@ func (s *Server) isPresent(ctx context.Context, r reading) bool {
 	if r.Server == s.id {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.runs[r.Run]
+		return s.runs[r.Run] > 0
 	}
 	ctx, cancel := context.WithTimeout(ctx, maxWait)
 	defer cancel()
@@ -174,26 +185,27 @@ func (s *Server) isPresent(ctx context.Context, r reading) bool {
 }
 
 // endOrphan ends a run whose reader is gone.
-func (s *Server) endOrphan(ctx context.Context, e keys.Entry, run string) error {
+func (s *Server) endOrphan(ctx context.Context, e keys.Entry, r reading) error {
 	kv, err := s.states(ctx)
 	if err != nil {
 		return err
 	}
-	if err := s.putReading(ctx, kv, e.Key, run, e.Revision); err != nil {
+	r.Server = s.id
+	if err := s.putReading(ctx, kv, e.Key, r, e.Revision); err != nil {
 		if errors.Is(err, jetstream.ErrKeyExists) {
 			return nil // another server is faster
 		}
 		return err
 	}
-	state, err := history.StateAt(ctx, s.log, run, 0)
+	state, err := history.StateAt(ctx, s.log, r.Run, 0)
 	if err != nil {
 		return err
 	}
-	if state.Status == wire.RunRunning {
-		if err := ingest.Fail(ctx, s.log, state, "ingest-"+s.id[:8], "the runner that read the input is gone"); err != nil {
+	if isOpen(state, r.Writer) {
+		if err := ingest.Fail(ctx, s.log, state, r.Writer, "the runner that read the input is gone"); err != nil {
 			return err
 		}
-		s.logger.Info("ended a run whose reader is gone", "run", run)
+		s.logger.Info("ended a run whose reader is gone", "run", r.Run)
 	}
-	return s.forgetReading(ctx, kv, e.Key, run)
+	return s.forgetReading(ctx, kv, e.Key, r.Run, r.Writer)
 }

@@ -54,7 +54,7 @@ type Server struct {
 
 	mu      sync.Mutex
 	inputs  map[string]*input
-	runs    map[string]bool // whose inputs this server reads
+	runs    map[string]int // how many inputs of each this server reads
 	reading sync.WaitGroup
 
 	readings map[string]keys.Entry // of all servers, by key
@@ -63,7 +63,7 @@ type Server struct {
 
 // NewServer returns a server that writes to a log; the log's Run must be running. Prices go before those of Anthropic's models.
 func NewServer(log *eventlog.Log, prices agent.Prices, logger *slog.Logger) *Server {
-	return &Server{log: log, logger: logger, id: rand.Text(), prices: prices, inputs: map[string]*input{}, runs: map[string]bool{}, readings: map[string]keys.Entry{}}
+	return &Server{log: log, logger: logger, id: rand.Text(), prices: prices, inputs: map[string]*input{}, runs: map[string]int{}, readings: map[string]keys.Entry{}}
 }
 
 // Run takes inputs until ctx ends. Runs of inputs that aren't whole by then end as failed.
@@ -316,7 +316,7 @@ func (in *input) makeRuns(ctx context.Context, writer string) (any, *wire.APIErr
 		if err != nil {
 			return nil, in.explainError(err)
 		}
-		defer in.server.noteReading(ctx, q.Run)()
+		defer in.server.noteReading(ctx, q.Run, writer)()
 		result, err := ingest.Run(ctx, log, r, ingest.Options{
 			RunID: q.Run, NodeID: q.Node, Format: f, Labels: q.Labels, Runner: writer, Compared: verdict, Prices: in.server.prices,
 			Join: q.Join && in.asker == "", // users of this verb, ingesters, may only add runs
