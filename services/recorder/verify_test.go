@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -168,6 +169,24 @@ func TestTwoViews(t *testing.T) {
 	if err := <-recorded; err != nil || len(seen) < 3 {
 		t.Errorf("%d moments were seen, %v", len(seen), err)
 	}
+}
+
+// Checks that are asked for at once go one after the other: none waits for what the others hold.
+func TestVerifyTogether(t *testing.T) {
+	s, err := recorder.OpenReadOnly(t.Context(), recorded(t, newTarget(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closed(t, s)
+	var checks sync.WaitGroup
+	for range 6 {
+		checks.Go(func() {
+			if v, err := s.Checker.Verify(t.Context(), ""); err != nil || len(v.Damages) > 0 {
+				t.Errorf("%v, %v", v.Damages, err)
+			}
+		})
+	}
+	checks.Wait()
 }
 
 func TestVerifyFindsNothing(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"code.wake.dev/wake/internal/chain"
 	"code.wake.dev/wake/pkg/wire"
@@ -106,6 +107,7 @@ const maxDamages = 1000
 // Checker checks a store.
 type Checker struct {
 	answers *queries.Answers
+	turn    sync.Mutex // of checks: each takes most of the store's connections
 	// Progress is called with what is being checked, and now and then with how much of it was, of how much, if that is known. It may be nil.
 	Progress func(part string, done, of int64)
 }
@@ -118,7 +120,7 @@ func (c *Checker) newVerifier() *verifier {
 	if progress == nil {
 		progress = func(string, int64, int64) {}
 	}
-	return &verifier{s: c.answers, derived: derivationsOf(c.answers.D.Tables), progress: progress, Verification: Verification{Damages: []Damage{}}}
+	return &verifier{s: c.answers, turn: &c.turn, derived: derivationsOf(c.answers.D.Tables), progress: progress, Verification: Verification{Damages: []Damage{}}}
 }
 
 // Verify checks the events of a run, or of all if run is empty, and whatever is
@@ -138,6 +140,7 @@ func (c *Checker) Verify(ctx context.Context, run string) (Verification, error) 
 type verifier struct {
 	Verification
 	s       *queries.Answers
+	turn    *sync.Mutex
 	t       *archive.Tx
 	scratch *index.Index
 	replay  *replay
@@ -201,6 +204,8 @@ func (v *verifier) noteFailure(ctx context.Context, d Damage, err error) error {
 }
 
 func (v *verifier) checkStore(ctx context.Context, run string) (err error) {
+	v.turn.Lock()
+	defer v.turn.Unlock()
 	if err := v.openViews(ctx); err != nil {
 		return err
 	}
