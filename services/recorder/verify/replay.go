@@ -22,7 +22,9 @@ type replay struct {
 	verifier // with damages and a view of its own
 
 	beside   *part
-	parts    chan runPart
+	parts    chan []runPart
+	next     []runPart // that aren't sent yet
+	waiting  int       // events and ends in them
 	pending  []replayed
 	size     int         // bytes of their data
 	flushed  bool        // of the runs that aren't compared, some events are recorded
@@ -61,22 +63,38 @@ const (
 
 // start begins to take what is sent, until no more will come.
 func (p *replay) start(ctx context.Context) {
-	p.parts = make(chan runPart, 1)
+	p.parts = make(chan []runPart, 1)
 	p.beside = startPart(ctx, func(ctx context.Context) error {
 		defer p.emptyScratch() //nolint:errcheck // it is only compared with
-		for next := range p.parts {
-			if err := p.takePart(ctx, next); err != nil {
-				return err
+		for some := range p.parts {
+			for _, next := range some {
+				if err := p.takePart(ctx, next); err != nil {
+					return err
+				}
 			}
 		}
 		return p.comparePending(ctx)
 	})
 }
 
+// sendAtOnce is how many events, and ends of runs, are sent at once: to hand over few takes as long as to read them.
+const sendAtOnce = 500
+
 // send sends what is next of a run, its events in their order.
 func (p *replay) send(next runPart) error {
+	p.next = append(p.next, next)
+	if p.waiting += 1 + len(next.events); p.waiting < sendAtOnce {
+		return nil
+	}
+	return p.sendRest()
+}
+
+// sendRest sends what wasn't enough to be sent.
+func (p *replay) sendRest() error {
+	some := p.next
+	p.next, p.waiting = nil, 0
 	select {
-	case p.parts <- next:
+	case p.parts <- some:
 		return nil
 	case <-p.beside.over:
 		return p.beside.cause()

@@ -399,7 +399,9 @@ func (v *verifier) checkRuns(ctx context.Context, where string, args database.Pa
 	v.progress(partEvents, 0, v.all)
 	p := v.replay
 	p.start(ctx)
-	err = v.checkList(ctx, list)
+	if err = v.checkList(ctx, list); err == nil {
+		err = p.sendRest()
+	}
 	close(p.parts)
 	if err := p.beside.wait(err); err != nil {
 		return err
