@@ -77,7 +77,7 @@ func (r *flowReader) mayStart(n *Node, t *document.Value, path string) {
 }
 
 // starter is the provider of the agents that may start flows.
-const starter = "native"
+const starter = wire.ProviderNative
 
 // checkStandalone checks the nodes that agents may start: what such a node says has to stand
 // without the rest of its flow.

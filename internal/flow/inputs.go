@@ -85,17 +85,28 @@ func (r *flowReader) agentInput(o *fields) {
 	}
 }
 
-// nativeModes are the permission modes of wake's own agent, those of Claude Code that mean the same among them.
-var nativeModes = []string{"auto", "approval", "readonly", "bypassPermissions", "default", "plan"}
+// The permission modes of wake's own agent.
+const (
+	NativeAuto     = "auto"     // every call is allowed; the default
+	NativeApproval = "approval" // every call waits until it is approved
+	NativeReadonly = "readonly" // only tools that change nothing are allowed
+)
+
+// NativeModes says what a permission mode means to wake's own agent: its own, and those of Claude Code that mean the same.
+var NativeModes = map[string]string{
+	NativeAuto: NativeAuto, NativeApproval: NativeApproval, NativeReadonly: NativeReadonly,
+	"bypassPermissions": NativeAuto, "default": NativeApproval, "plan": NativeReadonly,
+}
 
 // nativeInput checks what only wake's own agent takes.
 func (r *flowReader) nativeInput(o *fields) {
 	if s, ok := o.t.Get("provider").AsText(); !ok || s != starter {
 		return
 	}
-	if s, ok := o.t.Get("permissionMode").AsText(); ok && !hasBinding(s) && !slices.Contains(nativeModes, s) {
+	if s, ok := o.t.Get("permissionMode").AsText(); ok && s != "" && !hasBinding(s) && NativeModes[s] == "" {
+		own := []string{NativeAuto, NativeApproval, NativeReadonly}
 		r.Add(o.t.Get("permissionMode").At, o.fieldName("permissionMode"), "%q is unknown; it is one of %s%s",
-			s, strings.Join(nativeModes[:3], ", "), document.SuggestName(s, nativeModes))
+			s, strings.Join(own, ", "), document.SuggestName(s, own))
 	}
 	if t := o.t.Get("thinking"); !t.IsAbsent() && !isThinking(t) {
 		r.Add(t.At, o.fieldName("thinking"), "must be adaptive or a number of tokens, not %s", t.KindName())

@@ -372,9 +372,12 @@ func (i *ingestion) writeEvents(ctx context.Context, outcome *agent.Outcome, eve
 	return nil
 }
 
-// Fail ends a run whose input nobody reads any more, and whose state is s, as of its last event.
-func Fail(ctx context.Context, log *eventlog.Log, s *wire.State, runner, reason string) error {
-	owner, err := log.Claim(ctx, s.RunID, wire.RunNode, eventlog.Claim{Runner: runner})
+// FailRun ends a run as failed, in the place of a runner that has died while it read the input. s is the run's state, last the last
+// message of its [wire.RunNode]: where the run has gone on since, FailRun fails with [eventlog.ErrFenced] and stores nothing.
+func FailRun(ctx context.Context, log *eventlog.Log, s *wire.State, last eventlog.Message, runner, reason string) error {
+	own := s.Nodes[wire.RunNode]
+	claim := eventlog.Claim{Runner: runner, MinEpoch: own.Epoch + 1, AtSeq: own.Seq, Last: &last}
+	owner, err := log.Claim(ctx, s.RunID, wire.RunNode, claim)
 	if err != nil {
 		return err
 	}

@@ -38,12 +38,12 @@ type gate struct {
 func open(t *testing.T) *gate {
 	t.Helper()
 	g := &gate{T: t, log: logtest.Start(t)}
-	g.serve()
+	g.serveInputs()
 	return g
 }
 
-// serve begins to take inputs.
-func (g *gate) serve() {
+// serveInputs begins to take inputs.
+func (g *gate) serveInputs() {
 	t := g.T
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
@@ -286,13 +286,13 @@ func TestStreamIsFull(t *testing.T) {
 	})
 }
 
-// The run of an input whose runner is killed ends as failed, by another runner; that of one which is there goes on.
+// A runner ends, as failed, the run of another runner that was killed while it read the input. A run whose runner is there goes on.
 func TestReaderIsKilled(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		server, log := logtest.StartServer(t)
 		nc := server.Conn(t)
 		killed := &gate{T: t, log: logtest.Open(t, nc)}
-		killed.serve()
+		killed.serveInputs()
 		begin := func(run string) wire.IngestResponse {
 			t.Helper()
 			to, err := api.Call[wire.IngestResponse](t.Context(), log.Conn(), subjects.Default, wire.VerbIngest, agent(run))
@@ -303,7 +303,7 @@ func TestReaderIsKilled(t *testing.T) {
 		}
 		gone := begin("gone")
 		g := &gate{T: t, log: log}
-		g.serve()
+		g.serveInputs()
 		g.put(gone, wire.IngestPiece{Data: []byte(stream(3))})
 		kept, runs := gone, 0
 		for kept.Subject == gone.Subject { // either of the two takes it
@@ -340,6 +340,40 @@ func TestReaderIsKilled(t *testing.T) {
 		js := log.JetStream()
 		if all, err := keys.All(t.Context(), js, subjects.Default.StateBucket(), subjects.Default.ServiceStates("ingest")); err != nil || len(all) != 0 {
 			t.Errorf("still read: %v, %v", all, err)
+		}
+	})
+}
+
+// A run that its writer has ended since another runner looked stays as it is.
+func TestFailsNothingElse(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		g := open(t)
+		defer g.stop()
+		ctx, run := t.Context(), "r"
+		if err := g.send(ctx, agent(run), strings.NewReader(stream(3)), new(ingest.Result)); err != nil {
+			t.Fatal(err)
+		}
+		var before eventlog.Message // that one has seen
+		state := wire.State{RunID: run}
+		for e, err := range g.log.Read(ctx, eventlog.Query{Run: run, Node: wire.RunNode}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if e.Event.Type() == wire.TypeFlowComplete {
+				break
+			}
+			before = eventlog.Message{Subject: e.Subject, Pos: e.Pos, Data: e.Data, Time: e.Time}
+			state.Nodes = map[string]wire.NodeState{wire.RunNode: {Epoch: e.Event.Epoch, Seq: e.Event.Seq}}
+		}
+		_, end, err := g.log.Bounds(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := ingest.FailRun(ctx, g.log, &state, before, "w", "gone"); !errors.Is(err, eventlog.ErrFenced) {
+			t.Errorf("FailRun: %v", err)
+		}
+		if _, now, err := g.log.Bounds(ctx); err != nil || now != end {
+			t.Errorf("it has stored something: %d events before, %d now, %v", end, now, err)
 		}
 	})
 }

@@ -18,15 +18,15 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// readingService is in the keys, in WAKE_STATE, of the runs whose inputs are being read.
+// readingService is in the keys, in WAKE_STATE, of the runs whose inputs runners read.
 const readingService = "ingest"
 
-// reading says who reads the input of a run. It outlives a server that is killed: another one, or the next, ends the run.
+// reading says which runner's server reads the input of a run. It outlives a server that is killed: another one, or the next, ends the run.
 type reading struct {
 	V      int    `json:"v"`
 	Run    string `json:"run"`
 	Server string `json:"server"` // see [subjects.Names.Ingest]
-	Writer string `json:"writer"` // in whose name the run is claimed; one that is another's isn't ended
+	Writer string `json:"writer"` // claims the run; a run that another writer has claimed since isn't ended
 }
 
 const (
@@ -34,15 +34,15 @@ const (
 	maxMissing  = 3                // so many times in a row nobody answers for a server that is gone
 )
 
-// noteReading notes that this server reads the input of a run, until the function that it returns is called. A run that is
-// being read already, or was and never ended, is that reader's.
-func (s *Server) noteReading(ctx context.Context, run, writer string) (forget func()) {
+// noteReading notes that this server reads the input of a run, until it calls the function that noteReading returns, with the error
+// of the reading. A reading that there is, of a server that may be gone, stays.
+func (s *Server) noteReading(ctx context.Context, run, writer string) (forget func(error)) {
 	key := s.log.Names().StateKey(readingService, run)
 	s.noteRun(run, 1) // before others see it
-	leave := func() { s.noteRun(run, -1) }
-	kv, err := s.states(ctx)
+	leave := func(error) { s.noteRun(run, -1) }
+	kv, err := s.stateBucket(ctx)
 	if err == nil {
-		err = s.putReading(ctx, kv, key, reading{wire.Version, run, s.id, writer}, 0)
+		err = putReading(ctx, kv, key, reading{wire.Version, run, s.id, writer}, 0)
 	}
 	switch {
 	case errors.Is(err, jetstream.ErrKeyExists):
@@ -51,11 +51,19 @@ func (s *Server) noteReading(ctx context.Context, run, writer string) (forget fu
 		s.logger.Warn("nobody will end the run if this process dies", "run", run, "error", err)
 		return leave
 	}
-	return func() {
-		leave()
+	return func(err error) {
+		leave(err)
 		rest, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 		defer cancel()
-		if err := s.forgetReading(rest, kv, key, run, writer); err != nil {
+		if errors.Is(err, ingest.ErrExists) { // the run is another writer's
+			err = nil
+		} else {
+			err = s.checkEnded(rest, run)
+		}
+		if err == nil {
+			err = kv.Delete(rest, key)
+		}
+		if err != nil {
 			s.logger.Warn("the run may have no end yet: it is ended later", "run", run, "error", err)
 		}
 	}
@@ -70,29 +78,26 @@ func (s *Server) noteRun(run string, more int) {
 	}
 }
 
-// forgetReading forgets a reading, unless its run is still to be ended.
-func (s *Server) forgetReading(ctx context.Context, kv jetstream.KeyValue, key, run, writer string) error {
-	state, err := history.StateAt(ctx, s.log, run, 0)
-	if err != nil {
-		return err
+// checkEnded fails if a run has begun and not ended. It folds nothing: the run may be long, and its sender waits.
+func (s *Server) checkEnded(ctx context.Context, run string) error {
+	e, begun, err := s.log.Last(ctx, run, wire.RunNode)
+	if err == nil && begun && (e.Event == nil || e.Event.Type() != wire.TypeFlowComplete) {
+		err = errors.New("it hasn't ended")
 	}
-	if isOpen(state, writer) {
-		return errors.New("it hasn't ended")
-	}
-	return kv.Delete(ctx, key)
+	return err
 }
 
-// isOpen reports whether a run is a writer's that hasn't ended it.
+// isOpen reports whether a writer has claimed a run last, and hasn't ended it.
 func isOpen(s *wire.State, writer string) bool {
 	return s.Status == wire.RunRunning && s.Imported == wire.ImportedIngest && s.Nodes[wire.RunNode].Runner == writer
 }
 
-func (s *Server) states(ctx context.Context) (jetstream.KeyValue, error) {
+func (s *Server) stateBucket(ctx context.Context) (jetstream.KeyValue, error) {
 	return s.log.JetStream().KeyValue(ctx, s.log.Names().StateBucket())
 }
 
-// putReading stores who reads an input. It fails if there is one of another revision; 0: if there is any.
-func (*Server) putReading(ctx context.Context, kv jetstream.KeyValue, key string, r reading, revision uint64) error {
+// putReading stores a reading over that of a revision. It fails if there is one of another revision; 0: if there is any.
+func putReading(ctx context.Context, kv jetstream.KeyValue, key string, r reading, revision uint64) error {
 	value, err := wire.Marshal(r)
 	switch {
 	case err != nil:
@@ -128,7 +133,7 @@ func (s *Server) noteEntry(e keys.Entry) {
 	}
 }
 
-// watchOrphans ends runs whose readers are gone, until ctx ends.
+// watchOrphans ends runs whose servers have died while they read, until ctx ends.
 func (s *Server) watchOrphans(ctx context.Context) {
 	missing := map[string]int{} // by key
 	for ctx.Err() == nil {
@@ -139,12 +144,12 @@ func (s *Server) watchOrphans(ctx context.Context) {
 	}
 }
 
-// endOrphans ends the runs for whose readers nobody has answered for a while.
+// endOrphans ends the runs of servers that haven't answered several times in a row.
 func (s *Server) endOrphans(ctx context.Context, missing map[string]int) error {
 	s.mu.Lock()
 	all := slices.Collect(maps.Values(s.readings))
 	s.mu.Unlock()
-	present := map[string]bool{}
+	absent := map[string]bool{}
 	for _, e := range all {
 		var r reading
 		if err := wire.Unmarshal(e.Value, &r); err != nil {
@@ -154,7 +159,7 @@ func (s *Server) endOrphans(ctx context.Context, missing map[string]int) error {
 		if s.isPresent(ctx, r) {
 			continue
 		}
-		if present[e.Key] = true; r.Server != s.id {
+		if absent[e.Key] = true; r.Server != s.id {
 			if missing[e.Key]++; missing[e.Key] < maxMissing {
 				continue
 			}
@@ -164,7 +169,7 @@ func (s *Server) endOrphans(ctx context.Context, missing map[string]int) error {
 		}
 	}
 	for key := range missing {
-		if !present[key] {
+		if !absent[key] {
 			delete(missing, key)
 		}
 	}
@@ -184,28 +189,34 @@ func (s *Server) isPresent(ctx context.Context, r reading) bool {
 	return !errors.Is(err, nats.ErrNoResponders)
 }
 
-// endOrphan ends a run whose reader is gone.
+// endOrphan makes a reading this server's, and ends its run, unless the run's writer has ended it or is another one.
 func (s *Server) endOrphan(ctx context.Context, e keys.Entry, r reading) error {
-	kv, err := s.states(ctx)
+	kv, err := s.stateBucket(ctx)
 	if err != nil {
 		return err
 	}
 	r.Server = s.id
-	if err := s.putReading(ctx, kv, e.Key, r, e.Revision); err != nil {
+	if err := putReading(ctx, kv, e.Key, r, e.Revision); err != nil {
 		if errors.Is(err, jetstream.ErrKeyExists) {
 			return nil // another server is faster
 		}
 		return err
 	}
-	state, err := history.StateAt(ctx, s.log, r.Run, 0)
+	last, _, err := s.log.LastMessage(ctx, r.Run, wire.RunNode)
 	if err != nil {
 		return err
 	}
-	if isOpen(state, r.Writer) {
-		if err := ingest.Fail(ctx, s.log, state, r.Writer, "the runner that read the input is gone"); err != nil {
+	state, err := history.StateAt(ctx, s.log, r.Run, 0)
+	switch {
+	case err != nil:
+		return err
+	case state.Position.Seq < last.Pos:
+		return errors.New("its state isn't there yet")
+	case isOpen(state, r.Writer):
+		if err := ingest.FailRun(ctx, s.log, state, last, r.Writer, "the runner that read the input is gone"); err != nil {
 			return err
 		}
 		s.logger.Info("ended a run whose reader is gone", "run", r.Run)
 	}
-	return s.forgetReading(ctx, kv, e.Key, r.Run, r.Writer)
+	return kv.Delete(ctx, e.Key)
 }

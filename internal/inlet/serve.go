@@ -316,11 +316,12 @@ func (in *input) makeRuns(ctx context.Context, writer string) (any, *wire.APIErr
 		if err != nil {
 			return nil, in.explainError(err)
 		}
-		defer in.server.noteReading(ctx, q.Run, writer)()
+		forget := in.server.noteReading(ctx, q.Run, writer)
 		result, err := ingest.Run(ctx, log, r, ingest.Options{
 			RunID: q.Run, NodeID: q.Node, Format: f, Labels: q.Labels, Runner: writer, Compared: verdict, Prices: in.server.prices,
 			Join: q.Join && in.asker == "", // users of this verb, ingesters, may only add runs
 		})
+		forget(err)
 		return result, in.explainError(err)
 	}
 }

@@ -12,23 +12,14 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// The permission modes, by their names in a flow.
-const (
-	modeAuto     = "auto"     // every call is allowed; the default
-	modeApproval = "approval" // every call waits until it is approved
-	modeReadonly = "readonly" // only tools that change nothing are allowed
-)
-
 // permissionMode returns the mode of the options. Those of Claude Code that mean the
 // same are taken too.
 func permissionMode(o agent.Options) (string, error) {
-	switch o.PermissionMode {
-	case "", modeAuto, "bypassPermissions":
-		return modeAuto, nil
-	case modeApproval, "default":
-		return modeApproval, nil
-	case modeReadonly, "plan":
-		return modeReadonly, nil
+	if o.PermissionMode == "" {
+		return flow.NativeAuto, nil
+	}
+	if mode := flow.NativeModes[o.PermissionMode]; mode != "" {
+		return mode, nil
 	}
 	return "", fmt.Errorf("native: permissionMode %q is unknown; it is one of auto, approval, readonly", o.PermissionMode)
 }
@@ -50,9 +41,9 @@ func ruleOnCall(o agent.Options, mode string, t *tool) ruling {
 		return ruling{wire.DecisionDeny, "the tool is not among the allowed ones"}
 	case slices.Contains(o.RequireApproval, t.name), t.name == ask.Tool:
 		return ruling{}
-	case mode == modeApproval:
+	case mode == flow.NativeApproval:
 		return ruling{}
-	case mode == modeReadonly && !t.reads:
+	case mode == flow.NativeReadonly && !t.reads:
 		return ruling{wire.DecisionDeny, "the agent may only read"}
 	}
 	return ruling{wire.DecisionAllow, ""}

@@ -61,8 +61,8 @@ const (
 	scratchEvents = 20_000
 )
 
-// start begins to take what is sent, until no more will come.
-func (p *replay) start(ctx context.Context) {
+// startReplay begins to take what is sent, until no more will come.
+func (p *replay) startReplay(ctx context.Context) {
 	p.parts = make(chan []runPart, 1)
 	p.beside = startPart(ctx, func(ctx context.Context) error {
 		defer p.emptyScratch() //nolint:errcheck // it is only compared with
@@ -80,8 +80,8 @@ func (p *replay) start(ctx context.Context) {
 // sendAtOnce is how many events, and ends of runs, are sent at once: to hand over few takes as long as to read them.
 const sendAtOnce = 500
 
-// send sends what is next of a run, its events in their order.
-func (p *replay) send(next runPart) error {
+// sendPart sends what is next of a run, its events in their order.
+func (p *replay) sendPart(next runPart) error {
 	p.next = append(p.next, next)
 	if p.waiting += 1 + len(next.events); p.waiting < sendAtOnce {
 		return nil

@@ -62,7 +62,7 @@ func (v *verifier) checkRun(ctx context.Context, r *runCheck) error {
 		wrong("events", r.Events, r.found) // what is derived can't be compared
 	}
 	r.harmed = r.harmed || found != v.countDamages()
-	return v.replay.send(runPart{run: r, ended: true})
+	return v.replay.sendPart(runPart{run: r, ended: true})
 }
 
 // countDamage says that a run has another number of something than it says.
@@ -221,7 +221,7 @@ func (v *verifier) checkPart(r *runCheck, is *table.Segment, at Damage) ([]archi
 	if r.broken {
 		return list, nil
 	}
-	return list, v.replay.send(runPart{run: r, events: v.sound})
+	return list, v.replay.sendPart(runPart{run: r, events: v.sound})
 }
 
 // checkEvent checks one event. at is where it is.

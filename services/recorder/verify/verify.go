@@ -248,7 +248,7 @@ func (v *verifier) checkStore(ctx context.Context, run string) (err error) {
 	if err == nil {
 		v.progress("database", 0, 0)
 	}
-	err = beside.wait(err)
+	err = beside.awaitEnd(err)
 	file.takeDamages(v) // what is wrong with the database comes first, and may be the cause of all else
 	v.Damages, v.Omitted = file.Damages, file.Omitted
 	return errors.Join(err, v.scratch.Close(), v.scratch.Archive.Close())
@@ -273,8 +273,8 @@ func startPart(ctx context.Context, check func(context.Context) error) *part {
 	return p
 }
 
-// wait waits for the end of the part, or ends it if the other one has failed with err.
-func (p *part) wait(err error) error {
+// awaitEnd waits for the end of the part, or ends it if the other one has failed with err.
+func (p *part) awaitEnd(err error) error {
 	if err != nil {
 		p.cancel(err)
 		<-p.done //nolint:errcheck // it was ended
@@ -398,12 +398,12 @@ func (v *verifier) checkRuns(ctx context.Context, where string, args database.Pa
 	}
 	v.progress(partEvents, 0, v.all)
 	p := v.replay
-	p.start(ctx)
+	p.startReplay(ctx)
 	if err = v.checkList(ctx, list); err == nil {
 		err = p.sendRest()
 	}
 	close(p.parts)
-	if err := p.beside.wait(err); err != nil {
+	if err := p.beside.awaitEnd(err); err != nil {
 		return err
 	}
 	v.Other += p.Other
