@@ -10,7 +10,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"code.wake.dev/wake/internal/backup"
-	"code.wake.dev/wake/internal/natstest"
 	"code.wake.dev/wake/internal/topology"
 	"code.wake.dev/wake/pkg/subjects"
 )
@@ -81,14 +80,4 @@ func TestRestoreInterrupted(t *testing.T) {
 			})
 		}
 	}
-}
-
-func startEmpty(t *testing.T) (*nats.Conn, jetstream.JetStream) {
-	t.Helper()
-	nc := natstest.Start(t)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return nc, js
 }

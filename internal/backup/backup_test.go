@@ -21,14 +21,21 @@ func TestMain(m *testing.M) { natstest.Main(m) }
 
 func quiet(string, int64, int64) {}
 
-// startWake starts a server with the streams of wake.
-func startWake(t *testing.T) (*nats.Conn, jetstream.JetStream) {
+// startEmpty starts a server without streams.
+func startEmpty(t *testing.T) (*nats.Conn, jetstream.JetStream) {
 	t.Helper()
 	nc := natstest.Start(t)
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return nc, js
+}
+
+// startWake starts a server with the streams of wake.
+func startWake(t *testing.T) (*nats.Conn, jetstream.JetStream) {
+	t.Helper()
+	nc, js := startEmpty(t)
 	if _, err := topology.Init(t.Context(), js, topology.Config{}); err != nil {
 		t.Fatal(err)
 	}
