@@ -12,6 +12,6 @@ func (h *Holder) Forget(process string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := h.seen[process]
-	s.at = s.at.Add(-2 * h.ttl)
+	s.at, s.revision = s.at.Add(-2*h.ttl), s.revision-1
 	h.seen[process] = s
 }

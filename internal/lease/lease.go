@@ -227,7 +227,9 @@ func (h *Holder) holdLease(key Key) *Lease {
 	return l
 }
 
-// confirmGone asks the leader of the bucket whether a session is gone. What has been seen may be out of date.
+// confirmGone asks the leader of the bucket whether a session is gone. What has been seen may be out of date. A key that is
+// still there hasn't been renewed for one TTL if it is as it was sighted then: a server whose clock was put back lets keys
+// expire as much later.
 func (h *Holder) confirmGone(ctx context.Context, last Claimant) error {
 	e, err := h.kv.Get(ctx, subjects.Default.SessionKey(last.Runner, last.Process))
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
@@ -236,9 +238,18 @@ func (h *Holder) confirmGone(ctx context.Context, last Claimant) error {
 	if err != nil {
 		return fmt.Errorf("lease: look for a session: %w", err)
 	}
-	var s Session
-	if wire.Unmarshal(e.Value(), &s) == nil && s.Over {
+	var session Session
+	if wire.Unmarshal(e.Value(), &session) == nil && session.Over {
 		return nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s, seen := h.seen[last.Process]
+	if seen && s.revision == e.Revision() && h.isFree(last) {
+		return nil
+	}
+	if !seen && session.Process == last.Process { // the sighting was dropped as that of a key which has expired
+		h.seen[last.Process] = sighting{Session: session, revision: e.Revision(), at: time.Now()}
 	}
 	return ErrHeld
 }

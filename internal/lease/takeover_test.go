@@ -64,6 +64,46 @@ func TestDeath(t *testing.T) {
 	})
 }
 
+// A server whose clock was put back keeps the session of a dead holder for as much longer: here for two hours. A rival goes by
+// its own clock, whether it has seen the last renewal, forgotten it since, or not been there yet.
+func TestClockPutBack(t *testing.T) {
+	for name, late := range map[string]time.Duration{"at once": 0, "much later": 20 * time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T) {
+				js, n := connect(t, natstest.Start(t)), new(node)
+				a, die := holder(t, js, "a")
+				b, _ := holder(t, js, "b")
+				n.mustTake(t, a)
+				claimed := n.last
+				settle(b)
+				c, leave := holder(t, js, "c") // it learns from the bucket how long sessions live
+				leave()
+				stream, err := js.Stream(t.Context(), "KV_"+subjects.Default.LeasesBucket())
+				if err != nil {
+					t.Fatal(err)
+				}
+				config := stream.CachedInfo().Config
+				config.MaxAge += 2 * time.Hour
+				if _, err := js.UpdateStream(t.Context(), config); err != nil {
+					t.Fatal(err)
+				}
+				die()
+				<-time.After(late)
+				took, l := until(t, n, b)
+				if took > a.TTL()+2*time.Second {
+					t.Errorf("taken over after %s", took)
+				}
+				l.Release()
+				n.last = claimed
+				t.Cleanup(start(t, c))
+				if took, _ := until(t, n, c); took < c.TTL() || took > c.TTL()+2*time.Second {
+					t.Errorf("a rival that began then took over after %s", took)
+				}
+			})
+		})
+	}
+}
+
 // A rival that has just started can't know whether the holder could renew: it waits
 // a whole time to live. The holder's own next process needn't (RULES 6).
 func TestJustStarted(t *testing.T) {
