@@ -149,7 +149,8 @@ func rowOf(e schedule.Entry, now time.Time) scheduleRow {
 	if e.Fired > 0 {
 		r.LastRun = schedule.RunID(e.Name, time.UnixMilli(e.Fired))
 	}
-	if next, err := e.Next(now); err == nil && !e.Paused {
+	settled := e.Settled(now)
+	if next, err := e.Next(time.UnixMilli(max(now.UnixMilli(), settled.UnixMilli()))); err == nil && !e.Paused {
 		r.Next = next.UnixMilli()
 	}
 	return r

@@ -102,10 +102,35 @@ func (s Schedule) zone() (*time.Location, error) {
 
 func cutExpression(s string) string { return s[:min(len(s), maxCron)] }
 
-// Due returns the times for which runs begin now, and up to which time that settles it; a zero time if nothing is due.
+// Settled returns up to when nothing more is due. What a clock has settled that was ahead, and has been put back, isn't; when that
+// happened isn't known, but runners look once a minute.
+func (s Schedule) Settled(now time.Time) time.Time {
+	settled := int64(0)
+	for _, t := range []int64{s.Since, s.Fired} {
+		if t > now.Add(Grace).UnixMilli() {
+			t = now.Add(-Grace).UnixMilli()
+		}
+		settled = max(settled, t)
+	}
+	return time.UnixMilli(settled)
+}
+
+// Settle says up to when nothing more is due.
+func (s *Schedule) Settle(t time.Time) {
+	s.Fired = t.UnixMilli()
+	s.Since = min(s.Since, s.Fired)
+}
+
+// Due returns the times for which runs begin now, and up to which time that settles it; a zero time if that is as it was. That of
+// a run which has begun already may be due again, see [Schedule.Settled]: it is the same run.
 func (s Schedule) Due(now time.Time) (due []time.Time, settled time.Time, err error) {
-	base := time.UnixMilli(max(s.Since, s.Fired))
-	if s.Paused || !now.After(base) {
+	base := s.Settled(now)
+	switch {
+	case s.Paused:
+		return nil, time.Time{}, nil
+	case base.UnixMilli() < max(s.Since, s.Fired):
+		return nil, base, nil
+	case !now.After(base):
 		return nil, time.Time{}, nil
 	}
 	if s.CatchUp == CatchAll {

@@ -39,7 +39,8 @@ func TestDue(t *testing.T) {
 		{"paused", schedule.Schedule{Cron: "0 * * * *", Paused: true}, "2026-03-01T05:10:00Z", "", ""},
 		{"a zone", schedule.Schedule{Cron: "30 3 * * *", Zone: "Europe/Berlin"}, "2026-03-01T02:30:00Z", "2026-03-01T02:30:00Z", "2026-03-01T02:30:00Z"},
 		{"its summer", schedule.Schedule{Cron: "30 3 * * *", Zone: "Europe/Berlin", Fired: at(t, "2026-06-30T01:30:00Z").UnixMilli()}, "2026-07-01T01:30:00Z", "2026-07-01T01:30:00Z", "2026-07-01T01:30:00Z"},
-		{"a clock that was set back", schedule.Schedule{Cron: "0 * * * *", Fired: at(t, "2026-03-01T09:00:00Z").UnixMilli()}, "2026-03-01T05:10:00Z", "", ""},
+		{"a clock that was set back", schedule.Schedule{Cron: "0 * * * *", Fired: at(t, "2026-03-01T09:00:00Z").UnixMilli()}, "2026-03-01T05:10:00Z", "", "2026-03-01T05:09:00Z"},
+		{"for seconds", schedule.Schedule{Cron: "0 * * * *", Fired: at(t, "2026-03-01T05:00:00Z").UnixMilli()}, "2026-03-01T04:59:50Z", "", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.s.Since = at(t, since).UnixMilli()

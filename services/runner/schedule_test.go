@@ -136,3 +136,33 @@ func TestScheduleCatchesUp(t *testing.T) {
 		})
 	}
 }
+
+// A clock was ten hours ahead, and has been put back: what it has settled is due again when its time comes, and a run that has begun
+// already isn't begun twice.
+func TestScheduleOfClockAhead(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		p := &scripted{say: echo}
+		ahead := func(s *schedule.Schedule) { s.Fired = time.Now().Add(10 * time.Hour).UnixMilli() }
+		store := b.addSchedule(ahead)
+		stop := b.runner("one", p)
+		want := []string{"often-20000101t0002z", "often-20000101t0004z"}
+		for range 2 {
+			<-time.After(5*time.Minute + 10*time.Second)
+			if runs, starts := b.begun(p); !slices.Equal(runs, want) || starts != len(want) {
+				t.Errorf("runs %v, want %v; %d agents", runs, want, starts)
+			}
+			e, err := store.Get(t.Context(), "often")
+			if err != nil {
+				t.Fatal(err)
+			}
+			e.Fired = time.Now().Add(-8 * time.Minute).UnixMilli()
+			e.CatchUp = schedule.CatchAll
+			if err := store.Update(t.Context(), e); err != nil {
+				t.Fatal(err)
+			}
+			want = append(want, "often-20000101t0006z", "often-20000101t0008z", "often-20000101t0010z")
+		}
+		stop()
+	})
+}

@@ -99,7 +99,7 @@ func (in *Intake) fireSchedule(ctx context.Context, store *schedule.Store, e *sc
 		}
 	}
 	if !settled.IsZero() {
-		e.Fired = settled.UnixMilli()
+		e.Settle(settled)
 		if err := store.Update(ctx, *e); err != nil && !errors.Is(err, schedule.ErrChanged) { // by another runner, or by an operator: it comes by the watch
 			return now, err
 		}
@@ -107,7 +107,7 @@ func (in *Intake) fireSchedule(ctx context.Context, store *schedule.Store, e *sc
 	if e.Paused {
 		return never, nil
 	}
-	next, err := e.Next(time.UnixMilli(max(e.Since, e.Fired)))
+	next, err := e.Next(e.Settled(now))
 	if err != nil {
 		return never, nil //nolint:nilerr // that was said
 	}
