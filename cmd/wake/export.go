@@ -13,14 +13,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
-	"code.wake.dev/wake/internal/api"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/export"
 	"code.wake.dev/wake/internal/feed"
+	"code.wake.dev/wake/internal/history"
 	"code.wake.dev/wake/internal/kahn"
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
@@ -205,7 +204,7 @@ func (s source) readEvents(ctx context.Context, kinds ...wire.Kind) export.Event
 	case s.file != nil:
 		return ofKinds(s.file.Answers.Entries(ctx, recorder.Query{Run: q.Run, From: q.From, To: q.To}), kinds)
 	case s.store:
-		return s.recordedEvents(ctx, q)
+		return history.Recorded(ctx, s.log, q)
 	case s.until && len(kinds) == 0:
 		return s.followEvents(ctx, q)
 	}
@@ -242,37 +241,6 @@ func (s source) followEvents(ctx context.Context, q eventlog.Query) export.Event
 			}
 		}
 	}
-}
-
-// recordedEvents yields what the recorder has.
-func (s source) recordedEvents(ctx context.Context, q eventlog.Query) export.Events {
-	request := wire.EventsRequest{Run: q.Run, From: q.From, To: q.To, Kinds: q.Kinds}
-	return func(yield func(eventlog.Entry, error) bool) {
-		for {
-			page, err := api.Call[wire.EventsResponse](ctx, s.log.Conn(), s.app.names, wire.VerbEvents, request)
-			if err != nil {
-				yield(eventlog.Entry{}, err)
-				return
-			}
-			for _, e := range page.Events {
-				if !yield(entryOf(e), nil) {
-					return
-				}
-			}
-			if request.Cursor = page.Cursor; request.Cursor == "" {
-				return
-			}
-		}
-	}
-}
-
-// entryOf is an event of the recorder as the log has it.
-func entryOf(e wire.StoredEvent) eventlog.Entry {
-	entry := eventlog.Entry{Pos: e.Pos, Time: time.UnixMilli(e.Time), Data: e.Data}
-	if entry.Event, entry.Err = wire.Decode(e.Data); entry.Err == nil {
-		entry.RunID, entry.NodeID, entry.Kind = entry.Event.RunID, entry.Event.NodeID, entry.Event.Type().Kind()
-	}
-	return entry
 }
 
 func (a fileVerbs) exportLog(ctx context.Context, log *feed.Reader, q eventlog.Query, o exportOptions) error {

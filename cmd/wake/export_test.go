@@ -140,7 +140,8 @@ func TestExportOfWhatTheStreamDropped(t *testing.T) {
 	for _, f := range formats {
 		want[f] = x.export(exportOptions{format: f})
 	}
-	r, err := recorder.New(recorder.Config{Path: filepath.Join(t.TempDir(), "recorder.db")}, x.log, slog.New(slog.DiscardHandler))
+	path := filepath.Join(t.TempDir(), "recorder.db")
+	r, err := recorder.New(recorder.Config{Path: path}, x.log, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,6 +179,30 @@ func TestExportOfWhatTheStreamDropped(t *testing.T) {
 		for _, f := range formats {
 			if got := x.export(exportOptions{format: f}); got != want[f] {
 				t.Errorf("%s is another: %d bytes, were %d", f, len(got), len(want[f]))
+			}
+		}
+	}
+	whole := eventlog.Query{Run: "r2"}
+	store, err := x.findSource(t.Context(), x.r, whole, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := openStored(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for name, src := range map[string]source{"recorder": store, "file": {file: file, query: whole}} { // a meter tells of how many
+		var behind []uint64
+		for e, err := range src.readEvents(t.Context()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			behind = append(behind, e.Behind)
+		}
+		for i, n := range behind {
+			if n != uint64(len(behind)-1-i) {
+				t.Errorf("%s: event %d of %d says that %d follow", name, i, len(behind), n)
 			}
 		}
 	}

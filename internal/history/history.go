@@ -31,7 +31,14 @@ func Read(ctx context.Context, log eventlog.Reader, q eventlog.Query) iter.Seq2[
 			if first == 0 {
 				break
 			}
-			for e, err := range recordedEvents(ctx, log, q, first-1) {
+			dropped := q
+			if dropped.To = first - 1; q.To > 0 {
+				dropped.To = min(dropped.To, q.To)
+			}
+			for e, err := range Recorded(ctx, log, dropped) {
+				if wire.HasCode(err, wire.CodeRunNotFound, wire.CodeAmbiguousID) {
+					break // it has no run of exactly this id
+				}
 				if !yield(e, err) || err != nil {
 					return
 				}
@@ -106,24 +113,23 @@ func droppedBefore(ctx context.Context, log eventlog.Reader, q eventlog.Query) (
 	return first, nil
 }
 
-// recordedEvents yields what the recorder has from q's first position up to a last one.
-func recordedEvents(ctx context.Context, log eventlog.Reader, q eventlog.Query, last uint64) iter.Seq2[eventlog.Entry, error] {
-	ask := wire.EventsRequest{Run: q.Run, From: q.From, To: last, Kinds: q.Kinds}
-	if q.To > 0 {
-		ask.To = min(last, q.To)
-	}
+// Recorded yields what the recorder has of what q selects of one run, which it has to name, in the order of the log. Events of a whole
+// run know how many follow. An error ends it: a [*wire.APIError] if the recorder doesn't answer, or has no such run.
+func Recorded(ctx context.Context, log eventlog.Reader, q eventlog.Query) iter.Seq2[eventlog.Entry, error] {
+	ask := wire.EventsRequest{Run: q.Run, From: q.From, To: q.To, Kinds: q.Kinds}
 	return func(yield func(eventlog.Entry, error) bool) {
+		behind := int64(0)
 		for {
 			page, err := api.Call[wire.EventsResponse](ctx, log.Conn(), log.Names(), wire.VerbEvents, ask)
-			if wire.HasCode(err, wire.CodeRunNotFound, wire.CodeAmbiguousID) {
-				return // it has no run of exactly this id
-			}
 			if err != nil {
 				yield(eventlog.Entry{}, err)
 				return
 			}
+			behind = max(behind, page.Total)
 			for _, kept := range page.Events {
+				behind = max(0, behind-1)
 				e := entryOf(q.Run, kept)
+				e.Behind = uint64(behind)
 				if e.Event != nil && e.Event.RunID != q.Run || q.Node != "" && e.NodeID != q.Node {
 					continue
 				}

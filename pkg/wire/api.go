@@ -712,6 +712,7 @@ func (e StoredEvent) When() time.Time { return time.UnixMilli(e.Time) }
 type EventsResponse struct {
 	Events []StoredEvent `json:"events"`
 	Cursor string        `json:"cursor,omitempty"`
+	Total  int64         `json:"total,omitempty"` // events on all pages; on the first one of a whole run
 }
 
 // StateRequest asks for the state of a run behind a position.

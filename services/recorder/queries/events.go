@@ -73,6 +73,11 @@ func (l *eventList) readPage(ctx context.Context, t *archive.Tx) error {
 	if err != nil {
 		return err
 	}
+	if q := l.q; q.Node == "" && q.From == 0 && q.To == 0 && len(q.Kinds) == 0 && q.Cursor == "" && !q.Void {
+		if l.page.Total, err = countEvents(ctx, t, found.ID); err != nil {
+			return err
+		}
+	}
 	for e, err := range t.Events(ctx, found.ID, l.from, l.to) {
 		if err != nil {
 			return err
@@ -82,6 +87,12 @@ func (l *eventList) readPage(ctx context.Context, t *archive.Tx) error {
 		}
 	}
 	return nil
+}
+
+// countEvents counts the events of a run that readers see.
+func countEvents(ctx context.Context, t *archive.Tx, run int64) (n int64, err error) {
+	err = t.Row(ctx, `SELECT events - void FROM runs WHERE id = ?1`, run).Scan(&n)
+	return n, err
 }
 
 // readAll reads the events of all runs.

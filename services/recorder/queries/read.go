@@ -75,11 +75,23 @@ func (a *Answers) readWindows(ctx context.Context, q Query, yield func(archive.E
 	return err
 }
 
-// Entries is [Answers.Read] with the events taken apart, as the log yields them.
+// Entries is [Answers.Read] with the events taken apart, as the log yields them. Those of a whole run know how many follow.
 func (a *Answers) Entries(ctx context.Context, q Query) iter.Seq2[eventlog.Entry, error] {
 	return func(yield func(eventlog.Entry, error) bool) {
+		behind := int64(0)
+		if q.Run != "" && q.From == 0 && q.To == 0 && !q.Marked {
+			of, err := a.FindRun(ctx, q.Run)
+			if err == nil {
+				behind, err = archive.Ask(ctx, a.Archive, func(t *archive.Tx) (int64, error) { return countEvents(ctx, t, of.ID) })
+			}
+			if err != nil {
+				yield(eventlog.Entry{}, request.Wrap("read", err))
+				return
+			}
+		}
 		for kept, err := range a.Read(ctx, q) {
-			e := eventlog.Entry{Pos: kept.Pos, Time: time.UnixMilli(kept.Time), RunID: kept.Run, Data: kept.Data}
+			behind = max(0, behind-1)
+			e := eventlog.Entry{Pos: kept.Pos, Time: time.UnixMilli(kept.Time), RunID: kept.Run, Data: kept.Data, Behind: uint64(behind)}
 			if err == nil {
 				if e.Event, e.Err = wire.Decode(kept.Data); e.Err == nil {
 					e.NodeID, e.Kind = e.Event.NodeID, e.Event.Type().Kind()
