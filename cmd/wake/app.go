@@ -61,8 +61,12 @@ func roleOf(cmd *cobra.Command) access.Role {
 	}
 }
 
-// annotationService marks verbs that run a service.
-const annotationService = "service"
+const (
+	// annotationService marks verbs that run a service.
+	annotationService = "service"
+	// annotationServer marks those that serve others besides: they log as services do.
+	annotationServer = "server"
+)
 
 // connectServer connects a verb to the server. Where the credentials don't cover a
 // subject, the verb ends with that error instead of a timeout.

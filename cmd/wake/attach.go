@@ -98,7 +98,7 @@ func (a viewVerbs) openAttached(ctx context.Context) (*attached, error) {
 	s := &attached{shown: a.app, ready: make(chan struct{})}
 	quiet := *a.app
 	quiet.errOut = s
-	quiet.log = service.NewLogger(s, slog.LevelWarn)
+	quiet.log = quiet.verbLogger(slog.LevelWarn)
 	var err error
 	if s.verbSession, err = quiet.openSession(ctx); err != nil {
 		return nil, err

@@ -142,7 +142,8 @@ func (a hostVerbs) consoleCommand() *cobra.Command {
 them, for the server of --nats-url or --data-dir. wake up serves them, too. Whoever opens them needs
 a token; DIR/console-url has the address with it. With --open the browser opens it, and nothing more is
 served if a console of this data directory is up.`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.runConsole(cmd.Context(), cmd.Flags(), o, open) },
+		Annotations: map[string]string{annotationServer: "console"},
+		RunE:        func(cmd *cobra.Command, _ []string) error { return a.runConsole(cmd.Context(), cmd.Flags(), o, open) },
 	}
 	o.addFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&open, "open", false, "open the address in the browser")

@@ -48,6 +48,7 @@ send, steer, reply, approve and deny. Runs and their logs are resources, too.
 
 It speaks on stdin and stdout, or with --listen as streamable HTTP on /mcp. Other
 addresses than loopback need a token, which clients send as a bearer.`,
+		Annotations:       map[string]string{annotationServer: "mcp"},
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return a.serveMCP(cmd.Context(), o) },
 	}

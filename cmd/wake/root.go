@@ -138,8 +138,8 @@ func (a *app) prepareSettings(cmd *cobra.Command) error {
 	if err := service.FromEnv(cmd.Flags(), os.LookupEnv); err != nil {
 		return err
 	}
-	level := slog.LevelWarn
-	if cmd.Annotations[annotationService] != "" {
+	isService, level := cmd.Annotations[annotationService] != "", slog.LevelWarn
+	if isService {
 		level = slog.LevelInfo
 	}
 	if a.level != "" {
@@ -147,7 +147,10 @@ func (a *app) prepareSettings(cmd *cobra.Command) error {
 			return usageError("debug, info, warn and error are known", "--log-level: %q is no level", a.level)
 		}
 	}
-	a.log = service.NewLogger(a.errOut, level)
+	a.log = a.verbLogger(level)
+	if isService || cmd.Annotations[annotationServer] != "" {
+		a.log = service.NewLogger(a.errOut, level)
+	}
 	var err error
 	if a.names, err = subjects.New(a.prefix); err != nil {
 		return usageError("", "--prefix: %w", err)

@@ -96,6 +96,9 @@ func unansweredError(ctx context.Context, names subjects.Names, verb string, wai
 			Hint:    "`wake doctor` says what is wrong",
 		}
 	}
+	if errors.Is(err, nats.ErrReconnectBufExceeded) { // what is asked isn't kept until there is a connection
+		err = errors.New("the connection to the NATS server is lost, and is being made anew")
+	}
 	return &wire.APIError{
 		Code:    wire.CodeUnreachable,
 		Message: fmt.Sprintf("%s can't be asked: %v", names.API(verb), err),

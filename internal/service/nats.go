@@ -261,7 +261,7 @@ func (s Server) connectOptions(log *slog.Logger) []nats.Option {
 				log.Warn("connection lost", "error", err)
 			}
 		}),
-		nats.ReconnectHandler(func(nc *nats.Conn) { log.Info("connected again", "url", Address(nc.ConnectedUrl())) }),
+		nats.ReconnectHandler(func(nc *nats.Conn) { log.Warn("connected again", "url", Address(nc.ConnectedUrl())) }),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { s.asyncError(log, err) }),
 	}
 	if s.Creds != "" {
