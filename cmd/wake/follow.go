@@ -25,7 +25,7 @@ func (c claims) areOver(ctx context.Context, log *feed.Reader, e eventlog.Entry)
 }
 
 // followRun shows the events of a run, from a position on, until one ends the run for good, as far as
-// the log says; it returns the last event.
+// the log says; it returns the last event. Of all runs it shows them until ctx ends.
 func (a *app) followRun(ctx context.Context, log *feed.Reader, q eventlog.Query, show func(eventlog.Entry) error) (*wire.Event, error) {
 	fenced := claims{}
 	for entry, err := range log.Follow(ctx, q) {
@@ -38,6 +38,9 @@ func (a *app) followRun(ctx context.Context, log *feed.Reader, q eventlog.Query,
 		}
 		if err := show(entry); err != nil {
 			return nil, err
+		}
+		if q.Run == "" {
+			continue
 		}
 		if over, err := fenced.areOver(ctx, log, entry); over || err != nil {
 			return entry.Event, err
