@@ -248,6 +248,13 @@ func (s Server) unreachableError(server string, err error) error {
 	return &Error{Code: CodeUnreachable, Err: fmt.Errorf("no answer from %s: %w", server, err), Hint: hint}
 }
 
+// A server that is frozen, or to which no cable leads any more, keeps its connections open: without an answer to two pings the
+// connection is made anew, with another server if there is one. That is before sessions of runners expire, ten seconds by default.
+const (
+	pingInterval = 3 * time.Second
+	maxPings     = 2
+)
+
 func (s Server) connectOptions(log *slog.Logger) []nats.Option {
 	options := []nats.Option{
 		nats.Name(s.Name),
@@ -255,6 +262,8 @@ func (s Server) connectOptions(log *slog.Logger) []nats.Option {
 		nats.MaxReconnects(-1),
 		nats.ReconnectBufSize(-1),
 		nats.ReconnectWait(500 * time.Millisecond),
+		nats.PingInterval(pingInterval),
+		nats.MaxPingsOutstanding(maxPings),
 		nats.PermissionErrOnSubscribe(true),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil { // nil: we closed it

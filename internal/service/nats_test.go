@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 
 	"code.wake.dev/wake/internal/natstest"
 	"code.wake.dev/wake/internal/service"
+	"code.wake.dev/wake/internal/topology"
 )
 
 // listen starts a server on a free port, optionally for one user only.
@@ -227,4 +229,75 @@ func TestAddress(t *testing.T) {
 			t.Errorf("%q: %q, want %q", url, got, want)
 		}
 	}
+}
+
+// silentLine is a way to a server on which nothing goes to and fro any more as of a moment.
+type silentLine struct {
+	*natstest.Server
+
+	silent chan struct{}
+}
+
+func (l *silentLine) InProcessConn() (net.Conn, error) {
+	c, err := l.Server.InProcessConn()
+	select {
+	case <-l.silent: // it is there again
+		return c, err
+	default:
+		return &silentConn{Conn: c, silent: l.silent, closed: make(chan struct{})}, err
+	}
+}
+
+type silentConn struct {
+	net.Conn
+
+	silent, closed chan struct{}
+	once           sync.Once
+}
+
+func (c *silentConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	select {
+	case <-c.silent:
+		<-c.closed
+		return 0, net.ErrClosed
+	default:
+		return n, err
+	}
+}
+
+func (c *silentConn) Write(b []byte) (int, error) {
+	select {
+	case <-c.silent:
+		return len(b), nil
+	default:
+		return c.Conn.Write(b)
+	}
+}
+
+func (c *silentConn) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.Conn.Close()
+}
+
+// A server that says nothing while its connection is open, such as one on a machine that is frozen, is left before a session of a
+// runner expires.
+func TestSilentServer(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		line := &silentLine{Server: natstest.New(t), silent: make(chan struct{})}
+		nc, err := service.Server{URL: "nats://in-process", Timeout: time.Second, InProcess: line}.Connect(t.Context(), slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+		<-time.After(time.Minute) // it answers, and is not left
+		if n := nc.Stats().Reconnects; n > 0 {
+			t.Fatalf("connected again %d times", n)
+		}
+		close(line.silent)
+		<-time.After(topology.DefaultLeaseTTL)
+		if n := nc.Stats().Reconnects; n != 1 || !nc.IsConnected() {
+			t.Errorf("connected again %d times within a session's time: %s", n, nc.Status())
+		}
+	})
 }
