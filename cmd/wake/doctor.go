@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -82,14 +83,26 @@ type doctor struct {
 	dataDir string
 }
 
-// doctorWait bounds each question that a doctor asks.
-const doctorWait = 2 * time.Second
+const (
+	// doctorWait bounds each check of a doctor.
+	doctorWait = 2 * time.Second
+	// listWait bounds one that lists consumers: where a server of a cluster is away, the others wait 4 s for its part of the list
+	// (jsClusteredConsumerListRequest of nats-server 2.15).
+	listWait = 7 * time.Second
+)
 
 func (d doctor) runChecks(ctx context.Context) diagnosis {
 	var all []check
-	for _, look := range []func(context.Context) []check{d.checkServer, d.checkJetStream, d.checkStorage, d.checkStreams, d.checkServices, d.checkHealth, d.checkDeadLetters, d.checkDisk, d.checkFence, d.checkKeepers, d.checkFolders} {
-		limited, cancel := context.WithTimeout(ctx, doctorWait)
-		all = append(all, look(limited)...)
+	for _, look := range []struct {
+		wait  time.Duration
+		check func(context.Context) []check
+	}{
+		{doctorWait, d.checkServer}, {doctorWait, d.checkJetStream}, {doctorWait, d.checkStorage}, {doctorWait, d.checkStreams},
+		{listWait, d.checkServices}, {doctorWait, d.checkHealth}, {doctorWait, d.checkDeadLetters}, {doctorWait, d.checkDisk},
+		{doctorWait, d.checkFence}, {doctorWait, d.checkKeepers}, {doctorWait, d.checkFolders},
+	} {
+		limited, cancel := context.WithTimeout(ctx, look.wait)
+		all = append(all, look.check(limited)...)
 		cancel()
 		if last := all[len(all)-1]; last.Verdict == failed && last.Name == "jetstream" {
 			break // the rest could only time out
@@ -113,11 +126,16 @@ func (d doctor) checkServer(context.Context) []check {
 
 func (d doctor) checkJetStream(ctx context.Context) []check {
 	info, err := d.js.AccountInfo(ctx)
-	if err != nil {
-		return []check{{"jetstream", failed, err.Error(), "enable JetStream on the server and for the account, or use credentials that may use it"}}
+	switch e, refused := errors.AsType[*jetstream.APIError](err); {
+	case err == nil:
+		return []check{storedCheck(info)}
+	case refused && topology.LeaderMoved(err), !refused && d.nc.ConnectedClusterName() != "" && topology.LeaderMoved(err):
+		return []check{{"jetstream", failed, "no server of the cluster leads JetStream: " + cmp.Or(e, &jetstream.APIError{Description: err.Error()}).Description, quorumRemedy}}
 	}
-	return []check{storedCheck(info)}
+	return []check{{"jetstream", failed, err.Error(), "enable JetStream on the server and for the account, or use credentials that may use it"}}
 }
+
+const quorumRemedy = "start the cluster's other servers: more than half of them have to be up; if they are, they elect a leader within seconds"
 
 // checkStorage has the server write to the bucket of states: a NATS server whose disk was full refuses that for good, and tells nothing of it.
 func (d doctor) checkStorage(ctx context.Context) []check {
@@ -156,7 +174,10 @@ func storedCheck(info *jetstream.AccountInfo) check {
 func (d doctor) checkStreams(ctx context.Context) []check {
 	if err := topology.Verify(ctx, d.js, d.names); err != nil {
 		mismatch, ok := errors.AsType[*topology.Mismatch](err)
-		if !ok {
+		switch {
+		case !ok && d.nc.ConnectedClusterName() != "" && topology.LeaderMoved(err):
+			return []check{{"streams", failed, err.Error(), quorumRemedy}}
+		case !ok:
 			return []check{{"streams", failed, err.Error(), ""}}
 		}
 		var all []check
@@ -179,7 +200,7 @@ func (d doctor) checkStreams(ctx context.Context) []check {
 		return []check{{"streams", failed, err.Error(), ""}}
 	}
 	info := stream.CachedInfo()
-	return slices.Concat([]check{fillCheck(info)}, copiesCheck(info), []check{clockCheck(asked, time.Now(), info.TimeStamp)})
+	return slices.Concat([]check{fillCheck(info)}, copiesCheck(info), awayCheck(info), []check{clockCheck(asked, time.Now(), info.TimeStamp)})
 }
 
 // fillCheck says how full the stream of events is: at 80 % runners take no new runs.
@@ -203,6 +224,38 @@ func copiesCheck(info *jetstream.StreamInfo) []check {
 	return []check{{"streams", warned, "one server of the cluster " + info.Cluster.Name + " keeps the events", "`wake init --replicas 3` lets others keep them, too"}}
 }
 
+// maxSilence is how long a server that others replicate to may say nothing until it is away: it answers each second.
+const maxSilence = 10 * time.Second
+
+// awayCheck tells of servers that should keep the events and are away, or behind.
+func awayCheck(info *jetstream.StreamInfo) []check {
+	if info.Cluster == nil {
+		return nil
+	}
+	var away, late []string
+	for _, r := range info.Cluster.Replicas {
+		switch {
+		case r.Offline || !r.Current && r.Active > maxSilence:
+			away = append(away, r.Name)
+		case !r.Current:
+			late = append(late, r.Name)
+		}
+	}
+	var all []check
+	if len(away) > 0 {
+		left := info.Config.Replicas/2 - len(away) // that may be lost, too
+		text := fmt.Sprintf("%s of the cluster is away", strings.Join(away, ", "))
+		if left == 0 {
+			text += ": with one more nothing is stored"
+		}
+		all = append(all, check{"streams", failed, text, "start it again; what it has missed it gets from the others"})
+	}
+	if len(late) > 0 {
+		all = append(all, check{"streams", warned, fmt.Sprintf("%s of the cluster lacks events that others have", strings.Join(late, ", ")), "wait: it catches up by itself"})
+	}
+	return all
+}
+
 // maxSkew is how far clocks may differ before a user notices it in a timeline.
 const maxSkew = time.Second
 
@@ -220,10 +273,10 @@ func clockCheck(asked, answered, server time.Time) check {
 func (d doctor) checkServices(ctx context.Context) []check {
 	served := func(c *jetstream.ConsumerInfo) bool { return c.NumWaiting > 0 || c.NumAckPending > 0 }
 	all := []check{d.checkConsumer(ctx, "runner", d.names.QueueStream(), subjects.RunsConsumer, "runs wait", served)}
-	readers := d.activeReaders(ctx)
+	readers, err := d.activeReaders(ctx)
 	for _, name := range []string{subjects.RecorderConsumer, subjects.SnapshotterConsumer, subjects.AlerterConsumer} {
-		read := func(*jetstream.ConsumerInfo) bool {
-			return slices.ContainsFunc(readers, func(reader string) bool { return eventlog.IsReader(reader, name) })
+		read := func(*jetstream.ConsumerInfo) bool { // if it can't be known, the others say why
+			return err != nil || slices.ContainsFunc(readers, func(reader string) bool { return eventlog.IsReader(reader, name) })
 		}
 		all = append(all, d.checkConsumer(ctx, name, d.names.EventsStream(), name, "events behind", read))
 	}
@@ -257,19 +310,19 @@ func lagChecks(lag eventlog.Lag) []check {
 }
 
 // activeReaders returns the consumers by which processes read the log at the moment.
-// The durable ones only show where the services are. What keeps it from knowing
-// shows in other checks.
-func (d doctor) activeReaders(ctx context.Context) (names []string) {
+// The durable ones only show where the services are.
+func (d doctor) activeReaders(ctx context.Context) (names []string, err error) {
 	stream, err := d.js.Stream(ctx, d.names.EventsStream())
 	if err != nil {
-		return nil
+		return nil, err
 	}
-	for info := range stream.ListConsumers(ctx).Info() {
+	list := stream.ListConsumers(ctx)
+	for info := range list.Info() {
 		if info.NumWaiting > 0 || info.NumPending > 0 {
 			names = append(names, info.Name)
 		}
 	}
-	return names
+	return names, list.Err()
 }
 
 func (d doctor) checkConsumer(ctx context.Context, service, stream, durable, pending string, running func(*jetstream.ConsumerInfo) bool) check {
@@ -284,7 +337,7 @@ func (d doctor) checkConsumer(ctx context.Context, service, stream, durable, pen
 	info := c.CachedInfo()
 	text := fmt.Sprintf("%d %s", info.NumPending+uint64(info.NumAckPending), pending)
 	if !running(info) {
-		return check{service, warned, "none is running, " + text, start}
+		return check{service, warned, "none is at work, " + text, start + "; if one is there, its log says what it waits for"}
 	}
 	return check{service, fine, "running, " + text, ""}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -80,6 +81,25 @@ func TestCopies(t *testing.T) {
 		all := copiesCheck(&jetstream.StreamInfo{Cluster: tt.cluster, Config: jetstream.StreamConfig{Replicas: tt.replicas}})
 		if len(all) > 0 != tt.warns {
 			t.Errorf("%s: %+v", name, all)
+		}
+	}
+}
+
+func TestServerIsAway(t *testing.T) {
+	here, late := &jetstream.PeerInfo{Name: "n1", Current: true, Active: time.Hour}, &jetstream.PeerInfo{Name: "n2", Active: time.Second}
+	away, silent := &jetstream.PeerInfo{Name: "n3", Offline: true}, &jetstream.PeerInfo{Name: "n3", Active: 20 * time.Second}
+	for _, tt := range []struct {
+		replicas []*jetstream.PeerInfo
+		want     []check
+	}{
+		{[]*jetstream.PeerInfo{here, here}, nil},
+		{[]*jetstream.PeerInfo{here, late}, []check{{"streams", warned, "n2 of the cluster lacks events that others have", "wait: it catches up by itself"}}},
+		{[]*jetstream.PeerInfo{here, silent}, []check{{"streams", failed, "n3 of the cluster is away: with one more nothing is stored", "start it again; what it has missed it gets from the others"}}},
+		{[]*jetstream.PeerInfo{here, away}, []check{{"streams", failed, "n3 of the cluster is away: with one more nothing is stored", "start it again; what it has missed it gets from the others"}}},
+	} {
+		got := awayCheck(&jetstream.StreamInfo{Config: jetstream.StreamConfig{Replicas: 3}, Cluster: &jetstream.ClusterInfo{Replicas: tt.replicas}})
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%v, want %v", got, tt.want)
 		}
 	}
 }

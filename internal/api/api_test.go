@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nats.go/micro"
 
 	"code.wake.dev/wake/internal/api"
@@ -31,6 +32,12 @@ func serve(t *testing.T, nc *nats.Conn) (stop func(), logged *logtest.Output) {
 	s := api.Service{
 		Name:   "recorder",
 		Logger: slog.New(slog.NewTextHandler(logged, nil)),
+		Away: func(err error) string {
+			if errors.Is(err, errAway) {
+				return "its store is away"
+			}
+			return ""
+		},
 		Endpoints: []api.Endpoint{
 			api.Handle(wire.VerbLog, "get_log", func(_ context.Context, q wire.LogRequest, f api.Form) (wire.LogResponse, error) {
 				switch q.Run {
@@ -38,6 +45,10 @@ func serve(t *testing.T, nc *nats.Conn) (stop func(), logged *logtest.Output) {
 					return wire.LogResponse{}, &wire.APIError{Code: wire.CodeRunNotFound, Message: "no run missing", Matches: []string{"a\r\nb"}}
 				case "broken":
 					return wire.LogResponse{}, errors.New("disk on fire at /secret")
+				case "away":
+					return wire.LogResponse{}, errAway
+				case "leaderless":
+					return wire.LogResponse{}, &jetstream.APIError{Code: 503, ErrorCode: 10008, Description: "JetStream system temporarily unavailable"}
 				case "huge":
 					return wire.LogResponse{Lines: []wire.LogLine{{Text: strings.Repeat("x", f.Limit+1000)}}}, nil
 				}
@@ -165,6 +176,26 @@ func TestErrorsOfTheServiceAreLoggedAndNotTold(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if !strings.Contains(logged.String(), "disk on fire") {
+		t.Errorf("logged %q", logged)
+	}
+}
+
+var errAway = errors.New("no connection to /secret")
+
+// What isn't there at the moment is told as that, and isn't a failure that only a log explains.
+func TestWhatIsAwayIsTold(t *testing.T) {
+	nc := natstest.Start(t)
+	_, logged := serve(t, nc)
+	for run, want := range map[string]string{
+		"away":       "the recorder can't answer: its store is away",
+		"leaderless": "the recorder can't answer: no NATS server leads what it reads at the moment",
+	} {
+		_, err := api.Call[wire.LogResponse](t.Context(), nc, subjects.Default, wire.VerbLog, wire.LogRequest{Run: run})
+		if code(err) != wire.CodeUnreachable || err.Error() != want {
+			t.Errorf("%s: got %v", run, err)
+		}
+	}
+	if logged.String() != "" {
 		t.Errorf("logged %q", logged)
 	}
 }

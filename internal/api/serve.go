@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"code.wake.dev/wake/internal/access"
+	"code.wake.dev/wake/internal/topology"
 	"code.wake.dev/wake/internal/tracing"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
@@ -37,6 +38,10 @@ type Service struct {
 	Endpoints []Endpoint
 	Logger    *slog.Logger
 	Tracer    trace.Tracer // of a span for each request; default: none
+
+	// Away, if set, says of an error, or of an answer that took too long, what isn't there at the moment, as "its store"; "": that is
+	// not the reason.
+	Away func(error) string
 }
 
 // Endpoint answers one verb. Make it with [Handle].
@@ -425,6 +430,10 @@ func (w *worker) problemOf(ctx context.Context, over error, verb string, err err
 	if ctx.Err() != nil {
 		return w.stoppingError()
 	}
+	if what := w.away(cmp.Or(over, err)); what != "" {
+		w.Logger.DebugContext(ctx, "query not answered", "verb", verb, "error", err)
+		return &wire.APIError{Code: wire.CodeUnreachable, Message: fmt.Sprintf("the %s can't answer: %s", w.Name, what), Hint: "`wake doctor` says what is wrong"}
+	}
 	if over != nil {
 		return &wire.APIError{
 			Code:    wire.CodeTimeout,
@@ -434,6 +443,19 @@ func (w *worker) problemOf(ctx context.Context, over error, verb string, err err
 	}
 	w.Logger.ErrorContext(ctx, "query failed", "verb", verb, "error", err)
 	return &wire.APIError{Code: wire.CodeInternal, Message: "the " + w.Name + " failed", Hint: "its log says why"}
+}
+
+// away says what isn't there at the moment, if an error comes of that.
+func (w *worker) away(err error) string {
+	if w.Away != nil {
+		if what := w.Away(err); what != "" {
+			return what
+		}
+	}
+	if topology.LeaderMoved(err) && !errors.Is(err, context.DeadlineExceeded) {
+		return "no NATS server leads what it reads at the moment"
+	}
+	return ""
 }
 
 func (w *worker) stoppingError() *wire.APIError {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"code.wake.dev/wake/internal/topology"
 	"code.wake.dev/wake/pkg/wire"
@@ -107,6 +108,21 @@ func (e *apiError) Unwrap() error {
 		return ErrFull
 	}
 	return nil
+}
+
+// As makes it the error that the JetStream client has for the same answer, but for a full stream, which is told apart.
+func (e *apiError) As(target any) bool {
+	t, ok := target.(**jetstream.APIError)
+	if ok = ok && e.Code != codeStoreFailed; ok {
+		*t = &jetstream.APIError{Code: e.Status, ErrorCode: jetstream.ErrorCode(e.Code), Description: e.Description}
+	}
+	return ok
+}
+
+// Unavailable reports whether nothing was done since no server does it at present.
+func Unavailable(err error) bool {
+	e, ok := errors.AsType[*apiError](err)
+	return ok && e.Status >= 500 && e.Code != codeStoreFailed || errors.Is(err, errUnsent) || errors.Is(err, errUnanswered)
 }
 
 // serverCode returns the server's code of err, or 0 if the server didn't decide.

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -26,6 +28,23 @@ type leader struct {
 	nc         *nats.Conn
 	readWait   time.Duration // for one answer
 	maxBackoff time.Duration // between attempts
+	waits      *waitNotes
+}
+
+// waitNotes tells that readers wait for the server: once a minute, however many they are.
+type waitNotes struct {
+	logger *slog.Logger
+	told   atomic.Int64 // when, Unix ns
+}
+
+// longRead is how long a reader retries until that is told.
+const longRead = 5 * time.Second
+
+func (w *waitNotes) note(ctx context.Context, begun time.Time, err error) {
+	last, now := w.told.Load(), time.Now()
+	if now.Sub(begun) >= longRead && now.UnixNano()-last > int64(time.Minute) && w.told.CompareAndSwap(last, now.UnixNano()) {
+		w.logger.WarnContext(ctx, "waiting for the server", "error", err)
+	}
 }
 
 // getRequest is the request of $JS.API.STREAM.MSG.GET.
@@ -149,11 +168,13 @@ func (l leader) askServer(ctx context.Context, verb string, request, answer any)
 // retryRead repeats f until it works, ctx ends, the server refuses or f finds that it
 // never will.
 func (l leader) retryRead(ctx context.Context, f func() error) error {
+	begun := time.Now()
 	for wait := newPauses(l.maxBackoff); ; {
 		err := f()
 		if err == nil || isFinal(err) || errors.Is(err, ErrIncarnation) {
 			return err
 		}
+		l.waits.note(ctx, begun, err)
 		if e := wait.pauseNext(ctx); e != nil {
 			return fmt.Errorf("%w (%w)", e, err)
 		}

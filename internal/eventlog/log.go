@@ -135,7 +135,7 @@ func Open(ctx context.Context, nc *nats.Conn, o Options) (*Log, error) {
 	if err != nil {
 		return nil, fmt.Errorf("eventlog: open: %w", err)
 	}
-	l := &Log{leader: leader{nc, o.ReadWait, o.MaxBackoff}, js: js, names: o.Names, o: o, logger: o.Logger, traced: traced, drained: make(chan struct{})}
+	l := &Log{leader: leader{nc, o.ReadWait, o.MaxBackoff, &waitNotes{logger: o.Logger}}, js: js, names: o.Names, o: o, logger: o.Logger, traced: traced, drained: make(chan struct{})}
 	b, err := l.eventBounds(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("eventlog: open %s: %w", o.Names.EventsStream(), unled{err})

@@ -60,7 +60,7 @@ func (s *Server) Run(ctx context.Context) error {
 	var following sync.WaitGroup
 	following.Go(func() { s.events.run(ctx) })
 	following.Go(func() { s.alerts.run(ctx) })
-	err := api.Service{Names: s.log.Names(), Name: "feed", Logger: s.logger, Tracer: s.log.Tracer(), Endpoints: s.endpoints()}.Run(ctx, s.log.Conn())
+	err := api.Service{Names: s.log.Names(), Name: "feed", Logger: s.logger, Tracer: s.log.Tracer(), Endpoints: s.endpoints(), Away: awayServers}.Run(ctx, s.log.Conn())
 	stop()
 	following.Wait()
 	return err
@@ -77,6 +77,17 @@ func (s *Server) endpoints() []api.Endpoint {
 		api.Hold(wire.VerbCommand, s.command).Large(),
 		api.Hold(wire.VerbStart, s.startRun).Large(),
 	}
+}
+
+// awayServers says of an answer that took too long that the streams are what it waited for: there is nothing else to wait for.
+func awayServers(err error) string {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return "the NATS servers didn't answer in time"
+	case eventlog.Unavailable(err):
+		return "no NATS server stores or reads it at the moment"
+	}
+	return ""
 }
 
 func badRequest(format string, args ...any) *wire.APIError {

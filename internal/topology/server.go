@@ -123,7 +123,7 @@ func AwaitLeader(ctx context.Context, nc *nats.Conn, f func() error) error {
 			deadline, pause = time.Now().Add(leaderPatience), leaderPauses
 		}
 		switch {
-		case err == nil || ctx.Err() != nil || nc.IsClosed() || !leaderMoved(err):
+		case err == nil || ctx.Err() != nil || nc.IsClosed() || !LeaderMoved(err):
 			return err
 		case nc.ConnectedClusterName() == "" && nc.IsConnected() && nc.Stats().Reconnects == reconnects:
 			return err // a server of its own, which was there all the time, says what it means
@@ -134,8 +134,8 @@ func AwaitLeader(ctx context.Context, nc *nats.Conn, f func() error) error {
 	}
 }
 
-// leaderMoved reports whether an error goes away once there is a leader.
-func leaderMoved(err error) bool {
+// LeaderMoved reports whether an error goes away once there is a leader.
+func LeaderMoved(err error) bool {
 	if e, ok := errors.AsType[*jetstream.APIError](err); ok {
 		return e.Code == statusUnavailable || e.Code == statusTimeout
 	}

@@ -83,9 +83,11 @@ func (r *Recorder) watchLag(ctx context.Context) {
 			return
 		}
 		if time.Since(measured) >= measureEvery {
-			if size, err := r.store.Archive.Size(ctx); err == nil {
+			wait, cancel := context.WithTimeout(ctx, lagEvery)
+			if size, err := r.store.Archive.Size(wait); err == nil {
 				r.metrics.size.Set(float64(size))
 			}
+			cancel()
 			measured = time.Now()
 		}
 		pos, _ := r.recorded.currentPos()

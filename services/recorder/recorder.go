@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -113,7 +114,7 @@ func (r *Recorder) retryServer(ctx context.Context, f func() error) error {
 // isn't recorded twice, since the store knows its position.
 func (r *Recorder) retryStore(ctx context.Context, what string, f func() error) error {
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, patience) {
-		err := f()
+		err := r.watchStore(what, f)
 		switch {
 		case err == nil:
 			r.c.Health.Set(what, nil)
@@ -127,6 +128,23 @@ func (r *Recorder) retryStore(ctx context.Context, what string, f func() error) 
 			return ctx.Err()
 		}
 	}
+}
+
+// storePatience is how long the store may take for one thing until that is a trouble: a database that is frozen, or a disk, refuses nothing.
+const storePatience = 20 * time.Second
+
+// watchStore runs f on the store, and tells when that takes too long.
+func (r *Recorder) watchStore(what string, f func() error) error {
+	told := make(chan struct{})
+	late := time.AfterFunc(storePatience, func() {
+		defer close(told)
+		r.c.Health.Set(what, fmt.Errorf("the store hasn't answered for %s", storePatience))
+	})
+	err := f()
+	if !late.Stop() {
+		<-told
+	}
+	return err
 }
 
 // goesAway reports whether an error of the store may be over soon.

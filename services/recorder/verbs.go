@@ -11,6 +11,7 @@ import (
 	"code.wake.dev/wake/internal/api"
 	"code.wake.dev/wake/internal/bookmark"
 	"code.wake.dev/wake/internal/budget"
+	"code.wake.dev/wake/internal/health"
 	"code.wake.dev/wake/internal/history"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder/internal/request"
@@ -22,7 +23,18 @@ func (r *Recorder) newService() api.Service {
 	return api.Service{
 		Names: r.log.Names(), Name: name, Logger: r.logger, Tracer: r.log.Tracer(),
 		Endpoints: slices.Concat(r.runEndpoints(), r.logEndpoints(), r.fleetEndpoints(), r.deleteEndpoints()),
+		Away:      r.awayStore,
 	}
+}
+
+// awayStore says whether the store is why there is no answer: it says so itself, or it doesn't answer and recording waits for it, too.
+func (r *Recorder) awayStore(err error) string {
+	troubled := func(t health.Trouble) bool { return t.Part == recording || t.Part == opening }
+	late := errors.Is(err, context.DeadlineExceeded)
+	if !late && goesAway(err) || late && slices.ContainsFunc(r.c.Health.Troubles(), troubled) {
+		return "its store is away"
+	}
+	return ""
 }
 
 // handleDerived answers a verb from what is derived: it catches up before, and the answer says what it lacks. run is what a question calls the
