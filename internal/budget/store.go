@@ -132,8 +132,7 @@ func (s *Store) change(ctx context.Context, edit func([]wire.SharedBudget) ([]wi
 		} else {
 			_, err = s.kv.Update(ctx, s.key(), value, revision)
 		}
-		refused, is := errors.AsType[*jetstream.APIError](err)
-		if !errors.Is(err, jetstream.ErrKeyExists) && (!is || refused.ErrorCode != jetstream.JSErrCodeStreamWrongLastSequence) {
+		if !keys.IsConflict(err) {
 			return err
 		}
 	}

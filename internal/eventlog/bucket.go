@@ -79,7 +79,16 @@ func (b *Bucket) Save(ctx context.Context, key string, value []byte, revision ui
 	if revision == 0 {
 		return b.kv.Create(ctx, key, stored)
 	}
-	return b.kv.Update(ctx, key, stored, revision)
+	saved, err := b.kv.Update(ctx, key, stored, revision)
+	return saved, conflictError(err)
+}
+
+// conflictError makes a conflict a [jetstream.ErrKeyExists].
+func conflictError(err error) error {
+	if keys.IsConflict(err) && !errors.Is(err, jetstream.ErrKeyExists) {
+		return fmt.Errorf("%w: %w", jetstream.ErrKeyExists, err)
+	}
+	return err
 }
 
 // All returns the entries of the keys that match a filter. One that can't be opened
@@ -179,12 +188,8 @@ func (b *Bucket) saveStamped(ctx context.Context, key string, stored []byte, rev
 	put := func(revision uint64) (uint64, error) {
 		m := &nats.Msg{Subject: place, Data: stored, Header: nats.Header{stampHeader: {b.log.o.Stamp.Of(place, stored)}}}
 		ack, err := b.log.js.PublishMsg(ctx, m, jetstream.WithExpectLastSequencePerSubject(revision))
-		var refused *jetstream.APIError
-		if errors.As(err, &refused) && refused.ErrorCode == codeWrongLast {
-			return 0, fmt.Errorf("%w: %w", jetstream.ErrKeyExists, err)
-		}
 		if err != nil {
-			return 0, err
+			return 0, conflictError(err)
 		}
 		return ack.Sequence, nil
 	}

@@ -2,6 +2,7 @@ package eventlog_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -10,10 +11,13 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/seal"
 	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -334,4 +338,54 @@ func positions(t testing.TB, p process, to uint64) (all []uint64) {
 		all = append(all, e.Pos)
 	}
 	return all
+}
+
+// Several writers save one key at once, each the revision that it has read. One of them has saved it, and all others hear that: servers of
+// a cluster say so in other words while the key is being written.
+func TestClusterConflicts(t *testing.T) {
+	c := cluster(t)
+	c.WaitReady(t, "KV_WAKE_STATE")
+	for name, stamp := range map[string]*seal.Stamp{"state": nil, "stamped": seal.NewStamp()} {
+		t.Run(name, func(t *testing.T) {
+			place := subjects.Default.StateBucket()
+			if stamp != nil {
+				place = subjects.Default.SnapshotsBucket()
+			}
+			var writers []*eventlog.Bucket
+			for range 4 {
+				log, err := eventlog.Open(t.Context(), c.Conn(t), eventlog.Options{Stamp: stamp})
+				if err != nil {
+					t.Fatal(err)
+				}
+				b, err := log.Bucket(t.Context(), place)
+				if err != nil {
+					t.Fatal(err)
+				}
+				writers = append(writers, b)
+			}
+			for round := uint64(0); round < 50; {
+				_, revision, err := writers[0].Get(t.Context(), "test.conflict")
+				if err != nil && !errors.Is(err, jetstream.ErrKeyNotFound) {
+					t.Fatal(err)
+				}
+				var saving sync.WaitGroup
+				var saved atomic.Int32
+				for i, b := range writers {
+					saving.Go(func() {
+						switch _, err := b.Save(t.Context(), "test.conflict", fmt.Appendf(nil, "%d by %d", round, i), revision); {
+						case err == nil:
+							saved.Add(1)
+						case !errors.Is(err, jetstream.ErrKeyExists):
+							t.Errorf("no conflict: %v", err)
+						}
+					})
+				}
+				saving.Wait()
+				if n := saved.Load(); n > 1 || t.Failed() {
+					t.Fatalf("%d writers have saved round %d", n, round)
+				}
+				round++
+			}
+		})
+	}
 }

@@ -78,7 +78,6 @@ func (e unled) Is(target error) bool { return target == topology.ErrLeaderMoved 
 const (
 	codeNotFound      = 10037
 	codeTooLarge      = 10054 // message larger than the stream allows
-	codeWrongLast     = 10071 // the expectation doesn't hold
 	codeStoreFailed   = 10077 // stream full, as far as a publisher can see
 	codeNoBatches     = 10174 // the stream doesn't allow atomic batches
 	codeIncomplete    = 10176 // the server lacks events of the batch

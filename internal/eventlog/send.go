@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"code.wake.dev/wake/internal/keys"
 	"code.wake.dev/wake/internal/tracing"
 )
 
@@ -115,7 +116,7 @@ func (l *Log) sendSealed(
 	m := &nats.Msg{Subject: subject, Data: data, Header: header}
 	tracing.Inject(ctx, m.Header)
 	ack, err := l.js.PublishMsg(ctx, m, o...)
-	if api, ok := errors.AsType[*jetstream.APIError](err); !ok || api.ErrorCode != jetstream.JSErrCodeStreamWrongLastSequence {
+	if !keys.IsConflict(err) {
 		tracing.Fail(span, err) // else the message was stored before, which the sender has asked about
 	}
 	return ack, err

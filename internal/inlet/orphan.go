@@ -45,7 +45,7 @@ func (s *Server) noteReading(ctx context.Context, run, writer string) (forget fu
 		err = putReading(ctx, kv, key, reading{wire.Version, run, s.id, writer}, 0)
 	}
 	switch {
-	case errors.Is(err, jetstream.ErrKeyExists):
+	case keys.IsConflict(err):
 		return leave
 	case err != nil:
 		s.logger.Warn("nobody will end the run if this process dies", "run", run, "error", err)
@@ -197,7 +197,7 @@ func (s *Server) endOrphan(ctx context.Context, e keys.Entry, r reading) error {
 	}
 	r.Server = s.id
 	if err := putReading(ctx, kv, e.Key, r, e.Revision); err != nil {
-		if errors.Is(err, jetstream.ErrKeyExists) {
+		if keys.IsConflict(err) {
 			return nil // another server is faster
 		}
 		return err

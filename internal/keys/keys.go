@@ -25,6 +25,14 @@ type Entry struct {
 	Deleted  bool // by a writer, or since it was too old
 }
 
+// IsConflict reports whether a key isn't as its writer expected: it exists, has another revision, or is being written by another one,
+// which servers of a cluster tell by a code of its own. What the writer does then is to read it again.
+func IsConflict(err error) bool {
+	refused, ok := errors.AsType[*jetstream.APIError](err)
+	return errors.Is(err, jetstream.ErrKeyExists) || errors.Is(err, jetstream.ErrKeyRevisionMismatch) ||
+		ok && (refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
+}
+
 const (
 	// ahead is how many entries are asked for at once.
 	ahead = 256

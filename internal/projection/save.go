@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.opentelemetry.io/otel/trace"
 
+	"code.wake.dev/wake/internal/keys"
 	"code.wake.dev/wake/internal/rebuild"
 	"code.wake.dev/wake/internal/tracing"
 	"code.wake.dev/wake/pkg/subjects"
@@ -258,7 +259,7 @@ func (p *Projection[V]) commitPosition(ctx context.Context) error {
 			p.noteCommit(ctx)
 			return nil
 		}
-		if !errors.Is(err, jetstream.ErrKeyExists) {
+		if !keys.IsConflict(err) {
 			return err
 		}
 		theirs, err := p.readCommitted(ctx)

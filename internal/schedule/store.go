@@ -78,8 +78,7 @@ func (s *Store) Update(ctx context.Context, e Entry) error {
 }
 
 func changedError(err error) error {
-	refused, ok := errors.AsType[*jetstream.APIError](err)
-	if errors.Is(err, jetstream.ErrKeyExists) || ok && refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
+	if keys.IsConflict(err) {
 		return ErrChanged
 	}
 	return err

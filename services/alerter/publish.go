@@ -14,6 +14,7 @@ import (
 
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/projection"
+	"code.wake.dev/wake/internal/pull"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -177,7 +178,15 @@ func (a *Alerter) publishAlert(ctx context.Context, told uncertainAlerts, alert 
 	}
 	wait, cancel := context.WithTimeout(ctx, publishWait)
 	defer cancel()
-	_, err := a.log.SendAs(wait, author, alert.subject, alert.data, jetstream.WithExpectLastSequencePerSubject(0))
+	send := func() error {
+		_, err := a.log.SendAs(wait, author, alert.subject, alert.data, jetstream.WithExpectLastSequencePerSubject(0))
+		return err
+	}
+	err := send()
+	for isInFlight(err) && wait.Err() == nil { // it may yet come to nothing
+		pull.Sleep(wait, 20*time.Millisecond)
+		err = send()
+	}
 	switch {
 	case err == nil:
 	case !isDuplicate(err):
@@ -206,6 +215,12 @@ func (a *Alerter) printAlert(ctx context.Context, alert wire.Alert) {
 	if _, err := fmt.Fprintln(a.cfg.Out, alert.Text); err != nil {
 		a.logger.WarnContext(ctx, "alert is not printed", "key", alert.Key, "error", err)
 	}
+}
+
+// isInFlight reports whether a server of a cluster refused a message because another one is being stored on its subject.
+func isInFlight(err error) bool {
+	api, ok := errors.AsType[*jetstream.APIError](err)
+	return ok && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant
 }
 
 // isDuplicate reports whether the server refused a message because its subject has

@@ -243,7 +243,7 @@ func (g *Registry) Add(ctx context.Context, reg Registration) (revision uint64, 
 		return 0, err
 	}
 	revision, err = g.kv.Create(ctx, g.stateKey(reg.Run), value)
-	if errors.Is(err, jetstream.ErrKeyExists) {
+	if keys.IsConflict(err) {
 		old, at, e := g.Load(ctx, reg.Run)
 		if e != nil {
 			return 0, e
