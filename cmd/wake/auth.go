@@ -208,6 +208,12 @@ func (a hostVerbs) authUser(name string, o authUserOptions) error {
 	if err != nil {
 		return err
 	}
+	if conf, err := os.ReadFile(filepath.Join(o.dir, authConf)); err == nil && a.names != subjects.Default { // whose users they are follows from the keys
+		keys.Conf = string(conf)
+		if err := keys.CheckPrefix(a.names); err != nil {
+			return usageError("name the folder of its keys with --dir", "--prefix: %w", err)
+		}
+	}
 	creds, err := keys.Credentials(u)
 	if err != nil {
 		return err

@@ -61,7 +61,11 @@ func (a hostVerbs) newRecorder(c *recorder.Config) constructor {
 		c.Health, c.Trial = p.health, p.trial("recorder")
 		p.keepPart("feed", feed.NewServer(p.log, p.serviceLogger("recorder")).Run)
 		c.Path = cmp.Or(c.Path, filepath.Join(p.dir, "recorder.db"))
-		return recorder.New(c, p.log, p.serviceLogger("recorder"))
+		r, err := recorder.New(c, p.log, p.serviceLogger("recorder"))
+		if err != nil {
+			return nil, usageError("", "%w", err)
+		}
+		return r, nil
 	}
 }
 

@@ -114,6 +114,11 @@ func (k Keys) checkMatch(n subjects.Names) error {
 	if !strings.Contains(k.Conf, public) {
 		return fmt.Errorf("access: the seed %s isn't that of an account of the configuration", LogAccount.SeedName())
 	}
+	return k.CheckPrefix(n)
+}
+
+// CheckPrefix fails if the configuration is that of an installation of another prefix.
+func (k Keys) CheckPrefix(n subjects.Names) error {
 	c, err := jwt.DecodeOperatorClaims(k.confSetting("operator"))
 	if err != nil {
 		return errors.New("access: the configuration of the server names no operator")

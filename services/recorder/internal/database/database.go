@@ -57,10 +57,16 @@ func Open(ctx context.Context, target string, readOnly bool) (*DB, error) {
 	return s, nil
 }
 
-// CheckKind fails for the URL of a store of which there are none.
+// CheckKind fails for the URL of a store of which there are none, and for one that can't be read.
 func CheckKind(target string) error {
 	kind, _, isURL := strings.Cut(target, "://")
-	if !isURL || IsPostgres(target) || kind == "sqlite" || strings.ContainsAny(kind, `/\`) {
+	if IsPostgres(target) {
+		if _, err := postgresConfig(target); err != nil {
+			return fmt.Errorf("recorder: open postgres://…: %w", err)
+		}
+		return nil
+	}
+	if !isURL || kind == "sqlite" || strings.ContainsAny(kind, `/\`) {
 		return nil
 	}
 	return fmt.Errorf("recorder: open %s://…: %w: %q", kind, errKind, kind)
