@@ -2,12 +2,15 @@ package recorder_test
 
 import (
 	"log/slog"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/health"
 	"code.wake.dev/wake/internal/natstest"
 	"code.wake.dev/wake/internal/topology"
 	"code.wake.dev/wake/services/recorder"
@@ -57,6 +60,30 @@ func TestTheRecordersLag(t *testing.T) {
 		<-time.After(30 * time.Minute) // everything is dropped: all of it was recorded
 		if lag, err := p.log.LagAt(t.Context(), 0); err != nil || lag.Part != 1 {
 			t.Errorf("%+v, %v: what was dropped unread is no danger any more, it is done", lag, err)
+		}
+	})
+}
+
+// A store whose file was removed is written on, and told of: it is gone when the recorder ends.
+func TestFileRemoved(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		p := plantOn(t, natstest.Start(t), topology.Config{})
+		board := health.NewBoard(slog.New(slog.DiscardHandler))
+		r, err := recorder.New(recorder.Config{Path: p.path(), Health: board}, p.log, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.run(r)
+		<-time.After(time.Minute)
+		if err := board.Err(); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Remove(p.path()); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(10 * time.Second)
+		if err := board.Err(); err == nil || !strings.Contains(err.Error(), "was removed") {
+			t.Errorf("told: %v", err)
 		}
 	})
 }

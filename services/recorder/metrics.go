@@ -2,6 +2,10 @@ package recorder
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -74,14 +78,32 @@ const lagEvery = 5 * time.Second
 // measureEvery is how often it looks how large its store is.
 const measureEvery = time.Minute
 
+// fileCheck returns what tells whether the store's file is still where it was when the recorder opened it. A file that was removed is
+// written on, until the recorder ends and it is gone.
+func (r *Recorder) fileCheck() func() error {
+	path := r.store.Archive.Path
+	first, err := os.Stat(path)
+	if path == "" || err != nil {
+		return func() error { return nil }
+	}
+	return func() error {
+		now, err := os.Stat(path)
+		if err == nil && os.SameFile(first, now) || err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return fmt.Errorf("%s was removed, or another file put in its place: the recorder goes on with the one that it has open, which is gone when it ends; `wake export` the runs that the stream has dropped, then start it again", path)
+	}
+}
+
 // watchLag shows how far the recorder is behind until ctx ends, and says once that
 // the stream is about to drop what isn't recorded.
 func (r *Recorder) watchLag(ctx context.Context) {
-	measured := time.Time{}
+	measured, check := time.Time{}, r.fileCheck()
 	for danger := false; ; {
 		if pull.Sleep(ctx, lagEvery); ctx.Err() != nil {
 			return
 		}
+		r.c.Health.Set(fileKept, check())
 		if time.Since(measured) >= measureEvery {
 			wait, cancel := context.WithTimeout(ctx, lagEvery)
 			if size, err := r.store.Archive.Size(wait); err == nil {

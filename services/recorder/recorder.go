@@ -86,6 +86,7 @@ const (
 	indexing     = name + ": full text"
 	alerting     = name + ": alerts"
 	syncing      = name + ": syncing"
+	fileKept     = name + ": file"
 )
 
 // maxBatch bounds the events of a transaction.
