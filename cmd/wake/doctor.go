@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -25,6 +26,8 @@ import (
 	"code.wake.dev/wake/internal/topology"
 	"code.wake.dev/wake/internal/workspace"
 	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner/owner"
 )
 
 // verdict is how a check went.
@@ -98,7 +101,7 @@ func (d doctor) runChecks(ctx context.Context) diagnosis {
 		check func(context.Context) []check
 	}{
 		{doctorWait, d.checkServer}, {doctorWait, d.checkJetStream}, {doctorWait, d.checkStorage}, {doctorWait, d.checkStreams},
-		{listWait, d.checkServices}, {doctorWait, d.checkHealth}, {doctorWait, d.checkDeadLetters}, {doctorWait, d.checkDisk},
+		{listWait, d.checkServices}, {doctorWait, d.checkPools}, {doctorWait, d.checkHealth}, {doctorWait, d.checkDeadLetters}, {doctorWait, d.checkDisk},
 		{doctorWait, d.checkFence}, {doctorWait, d.checkKeepers}, {doctorWait, d.checkFolders},
 	} {
 		limited, cancel := context.WithTimeout(ctx, look.wait)
@@ -271,8 +274,7 @@ func clockCheck(asked, answered, server time.Time) check {
 
 // checkServices checks which services read the log and how far behind they are.
 func (d doctor) checkServices(ctx context.Context) []check {
-	served := func(c *jetstream.ConsumerInfo) bool { return c.NumWaiting > 0 || c.NumAckPending > 0 }
-	all := []check{d.checkConsumer(ctx, "runner", d.names.QueueStream(), subjects.RunsConsumer, "runs wait", served)}
+	all := []check{d.checkConsumer(ctx, "runner", d.names.QueueStream(), subjects.RunsConsumer, "runs wait", isServed)}
 	readers, err := d.activeReaders(ctx)
 	for _, name := range []string{subjects.RecorderConsumer, subjects.SnapshotterConsumer, subjects.AlerterConsumer} {
 		read := func(*jetstream.ConsumerInfo) bool { // if it can't be known, the others say why
@@ -282,6 +284,69 @@ func (d doctor) checkServices(ctx context.Context) []check {
 	}
 	return append(all, d.checkExpiry(ctx)...)
 }
+
+// checkPools tells of nodes that wait for a runner of their pool while none takes one.
+func (d doctor) checkPools(ctx context.Context) []check {
+	stream, err := d.js.Stream(ctx, d.names.QueueStream())
+	if err != nil {
+		return nil // streams has said so
+	}
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(d.names.AllQueueNodes()))
+	if err != nil {
+		return []check{{"pool", failed, err.Error(), ""}}
+	}
+	var all []check
+	for _, subject := range slices.Sorted(maps.Keys(info.State.Subjects)) {
+		pool, err := d.names.ParseQueueNode(subject)
+		if err != nil {
+			continue
+		}
+		c, err := stream.Consumer(ctx, subjects.NodesConsumer(pool))
+		if err == nil && isServed(c.CachedInfo()) || err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
+			continue
+		}
+		n := d.countOffers(ctx, stream, subject)
+		if n == 0 {
+			continue
+		}
+		text := fmt.Sprintf("%s: %d node(s) wait, and no runner takes one", pool, n)
+		remedy := "start one with --pool " + pool + ", unless those that are there have their hands full (--max-agents)"
+		if strings.HasPrefix(pool, owner.PoolOf("")) {
+			remedy = "that runner has the folder of their run: start it again, or wait until the run goes on elsewhere (--workspace-grace)"
+		}
+		all = append(all, check{"pool", warned, text, remedy})
+	}
+	return all
+}
+
+// maxOffers bounds how many nodes that wait are counted.
+const maxOffers = 100
+
+// countOffers counts the nodes on a subject whose runs go on; those of others are left there for the next runner of the pool to drop.
+func (d doctor) countOffers(ctx context.Context, stream jetstream.Stream, subject string) (n int) {
+	kv, err := d.js.KeyValue(ctx, d.names.StateBucket())
+	if err != nil {
+		return 0 // streams has said so
+	}
+	for seq, looked := uint64(1), 0; looked < maxOffers; looked++ {
+		m, err := stream.GetMsg(ctx, seq, jetstream.WithGetMsgSubject(subject))
+		if err != nil {
+			break // there are no more
+		}
+		seq = m.Sequence + 1
+		var offer wire.NodeOffer
+		if wire.Unmarshal(m.Data, &offer) == nil { // else it is sealed
+			if _, err := kv.Get(ctx, d.names.StateKey("runner", offer.RunID)); errors.Is(err, jetstream.ErrKeyNotFound) {
+				continue
+			}
+		}
+		n++
+	}
+	return n
+}
+
+// isServed reports whether somebody takes from a consumer.
+func isServed(c *jetstream.ConsumerInfo) bool { return c.NumWaiting > 0 || c.NumAckPending > 0 }
 
 // checkExpiry warns when the stream is about to drop what isn't recorded, or has done so,
 // and when what isn't recorded is old.

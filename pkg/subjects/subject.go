@@ -64,6 +64,15 @@ func (n Names) QueueRun() string { return n.joinTokens("queue", "run") }
 // pool, wake.queue.node.<pool>.
 func (n Names) QueueNode(pool string) string { return n.joinTokens("queue", "node", Escape(pool)) }
 
+// ParseQueueNode is the reverse of [Names.QueueNode]; see [Names.ParseEvent].
+func (n Names) ParseQueueNode(subject string) (pool string, err error) {
+	t, err := n.parseSubject(subject, "queue", 2)
+	if t == nil {
+		return "", err
+	}
+	return t[1], err
+}
+
 // AllQueueNodes returns the filter of node executions of all pools.
 func (n Names) AllQueueNodes() string { return n.joinTokens("queue", "node", "*") }
 

@@ -229,6 +229,8 @@ func TestRoundTrip(t *testing.T) {
 		check("command", []string{a}, []string{r1}, err)
 		r1, err = n.ParseDeadLetter(n.DeadLetter(a))
 		check("dead letter", []string{a}, []string{r1}, err)
+		r1, err = n.ParseQueueNode(n.QueueNode(a))
+		check("node of a pool", []string{a}, []string{r1}, err)
 		r1, err = n.ParseSnapshotKey(n.SnapshotKey(a))
 		check("snapshot", []string{a}, []string{r1}, err)
 		r1, r2, err = n.ParseBookmarkKey(n.BookmarkKey(a, b))
