@@ -389,3 +389,36 @@ func TestClusterConflicts(t *testing.T) {
 		})
 	}
 }
+
+// Several processes send what is to be stored once at the same time: it is, and none of them is told that it failed.
+func TestClusterSendOnce(t *testing.T) {
+	c := cluster(t)
+	c.WaitReady(t, "WAKE_QUEUE")
+	var senders []*eventlog.Log
+	for range 4 {
+		log, err := eventlog.Open(t.Context(), c.Conn(t), eventlog.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		senders = append(senders, log)
+	}
+	const rounds = 50
+	for round := range rounds {
+		var sending sync.WaitGroup
+		for _, log := range senders {
+			sending.Go(func() {
+				if _, err := log.Send(t.Context(), log.Names().QueueRun(), []byte("{}"), jetstream.WithMsgID(fmt.Sprint("run ", round))); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		sending.Wait()
+	}
+	stream, err := senders[0].JetStream().Stream(t.Context(), senders[0].Names().QueueStream())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := stream.CachedInfo().State.Msgs; n != rounds {
+		t.Errorf("%d are stored, want %d", n, rounds)
+	}
+}

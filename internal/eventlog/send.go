@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"code.wake.dev/wake/internal/keys"
+	"code.wake.dev/wake/internal/pull"
 	"code.wake.dev/wake/internal/tracing"
 )
 
@@ -104,6 +106,17 @@ func (l *Log) SendBy(ctx context.Context, user, subject string, data []byte) (*j
 // may store commands.
 func UserOf(h nats.Header) string { return h.Get(userHeader) }
 
+// processPatience is how long a message of the same id may be in process.
+const processPatience = 5 * time.Second
+
+// codeInProcess is what servers of a cluster say while they store another message of the same id: that may yet come to nothing.
+const codeInProcess = 10158
+
+func isInProcess(err error) bool {
+	e, ok := errors.AsType[*jetstream.APIError](err)
+	return ok && e.ErrorCode == codeInProcess
+}
+
 func (l *Log) sendSealed(
 	ctx context.Context, subject string, data []byte, header nats.Header, o ...jetstream.PublishOpt,
 ) (*jetstream.PubAck, error) {
@@ -116,6 +129,10 @@ func (l *Log) sendSealed(
 	m := &nats.Msg{Subject: subject, Data: data, Header: header}
 	tracing.Inject(ctx, m.Header)
 	ack, err := l.js.PublishMsg(ctx, m, o...)
+	for begun := time.Now(); isInProcess(err) && ctx.Err() == nil && time.Since(begun) < processPatience; {
+		pull.Sleep(ctx, 20*time.Millisecond)
+		ack, err = l.js.PublishMsg(ctx, m, o...)
+	}
 	if !keys.IsConflict(err) {
 		tracing.Fail(span, err) // else the message was stored before, which the sender has asked about
 	}
