@@ -231,6 +231,10 @@ func (m *attachment) submit(stop bool) {
 	if text == "" && m.state.Status != wire.RunPaused {
 		return
 	}
+	if m.state.Status == wire.RunPaused && m.state.Imported != "" {
+		m.note = toDo(m.state.RunID, m.state.Status, wire.PauseIdle, nil)
+		return
+	}
 	m.input.clear()
 	switch {
 	case len(waits) > 0 && !stop && text != "":
@@ -254,6 +258,9 @@ func (m *attachment) decide(allow bool, now time.Time) {
 		return
 	case waits[0].Kind != wire.ApprovalCall && (allow || waits[0].Kind != wire.ApprovalQuestion):
 		m.note = "it asks a question: type the answer"
+		return
+	case !isReadable(m.columns, m.rows):
+		m.note = tooSmall
 		return
 	}
 	c := wire.Command{Type: "deny", CallID: waits[0].CallID, Note: m.input.value()}

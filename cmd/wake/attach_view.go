@@ -390,6 +390,7 @@ func (m *attachment) helpLines() []string {
 		keys = slices.Insert(keys, 0, "ctrl-y allows", "ctrl-n refuses")
 	case len(waits) > 0:
 		keys = slices.Insert(keys, 0, "enter answers")
+	case m.state.Status == wire.RunPaused && m.state.Imported != "": // wake doesn't execute it
 	case m.state.Status == wire.RunPaused:
 		keys = slices.Insert(keys, 0, "enter resumes it, with what you type")
 	case m.input.value() != "":

@@ -27,7 +27,8 @@ type fleetScreen struct {
 	input   editor
 	filter  string
 	sorting int             // index into sortings
-	waits   []wire.Approval // of the selected run
+	about   string          // the run of which something is asked, which stays it whatever is selected meanwhile
+	waits   []wire.Approval // of that run
 	shownAt time.Time       // when those have come
 	note    string
 	open    string // the run to attach to
@@ -134,9 +135,9 @@ func (m *fleetScreen) index(runs []wire.TopRun) int {
 	return slices.IndexFunc(runs, func(r wire.TopRun) bool { return r.RunID == m.view.selected })
 }
 
-// takeWaits takes what waits in the selected run.
+// takeWaits takes what waits in the run that is asked about.
 func (m *fleetScreen) takeWaits(msg waitsMsg) {
-	if msg.run != m.view.selected || m.asking != keysAnswer && m.asking != keysDecide {
+	if msg.run != m.about || m.asking != keysAnswer && m.asking != keysDecide {
 		return
 	}
 	m.waits = slices.DeleteFunc(msg.waits, func(w wire.Approval) bool { return (w.Kind == wire.ApprovalCall) != (m.asking == keysDecide) })
@@ -215,8 +216,8 @@ func (m *fleetScreen) begin(key string) (leaves bool) {
 		if key == "r" {
 			m.asking = keysAnswer
 		}
-		m.shownAt = time.Time{}
-		m.ask(m.view.selected)
+		m.shownAt, m.about = time.Time{}, m.view.selected
+		m.ask(m.about)
 	}
 	return false
 }
@@ -258,8 +259,12 @@ func (m *fleetScreen) pressDecide(key string) {
 	case "esc", "q":
 		m.asking = keysSelect
 	case "y", "n":
-		if len(m.waits) == 0 || time.Since(m.shownAt) < minShown {
+		switch {
+		case len(m.waits) == 0 || time.Since(m.shownAt) < minShown:
 			return // it hasn't been seen
+		case !isReadable(m.view.columns, m.view.rows):
+			m.note = tooSmall
+			return
 		}
 		c := wire.Command{Type: "deny", CallID: m.waits[0].CallID}
 		if key == "y" {
@@ -270,7 +275,7 @@ func (m *fleetScreen) pressDecide(key string) {
 }
 
 func (m *fleetScreen) giveCommand(c wire.Command) {
-	c.RunID = strings.TrimPrefix(m.view.selected, m.own)
+	c.RunID = strings.TrimPrefix(m.about, m.own)
 	m.asking, m.note = keysSelect, "…"
 	m.order(c)
 }
@@ -284,12 +289,19 @@ func (m *fleetScreen) View() tea.View {
 		return v
 	}
 	foot := m.footLines()
+	foot = foot[max(0, len(foot)-m.view.rows):]
 	shape := m.view
 	shape.rows = max(1, shape.rows-len(foot)+1)
-	body := strings.TrimSuffix(fleetText(m.shown(), shape), "\n")
-	v.SetContent(body + "\n" + strings.Join(foot, "\n"))
+	body := strings.Split(strings.TrimSuffix(fleetText(m.shown(), shape), "\n"), "\n")
+	body = body[:min(len(body), max(0, m.view.rows-len(foot)))] // the foot goes first
+	v.SetContent(strings.Join(append(body, foot...), "\n"))
 	return v
 }
+
+// isReadable reports whether a window shows enough of a call to decide on it.
+func isReadable(columns, rows int) bool { return columns >= 40 && rows >= 8 }
+
+const tooSmall = "the window is too small to see what is decided: make it larger"
 
 // footLines are what is asked for, and what the keys do.
 func (m *fleetScreen) footLines() []string {
@@ -306,15 +318,18 @@ func (m *fleetScreen) footLines() []string {
 		add("enter keeps it, esc shows all")
 	case keysAnswer:
 		if len(m.waits) > 0 {
-			add("? " + timeline.Line(m.waits[0].NodeID+": "+asksWhat(m.waits[0]), 4*maxMessage))
+			add("? " + timeline.Line(m.about+" "+m.waits[0].NodeID+": "+asksWhat(m.waits[0]), 4*maxMessage))
+		} else {
+			add("to " + timeline.Line(m.about, maxMessage))
 		}
 		typed("> ")
 		add("enter sends, esc goes back")
 	case keysDecide:
 		if len(m.waits) > 0 {
-			add(timeline.Line(fmt.Sprintf("? %s wants to use %s (1 of %d)", m.waits[0].NodeID, m.waits[0].ToolName, len(m.waits)), maxMessage))
+			add("? " + timeline.Line(m.about, maxMessage))
+			add(timeline.Line(fmt.Sprintf("%s wants to use %s (1 of %d)", m.waits[0].NodeID, m.waits[0].ToolName, len(m.waits)), maxMessage))
 			asked := strings.Split(wholeCall(m.waits[0]), "\n")
-			room := max(1, m.view.rows/2)
+			room := max(1, m.view.rows/2-1)
 			for i, line := range asked {
 				if i == room {
 					add(fmt.Sprintf("  … %d more lines: enter opens the run", len(asked)-i))

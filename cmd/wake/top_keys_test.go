@@ -46,6 +46,10 @@ func TestFleetKeys(t *testing.T) {
 		{"not before it was seen", []wire.Approval{allowed}, []string{"a", "y"}, given{asked: []string{"r1"}}, []string{"y allows"}},
 		{"nothing to allow", []wire.Approval{asked}, []string{"a"}, given{asked: []string{"r1"}}, []string{"no call waits"}},
 		{"a question is answered", []wire.Approval{allowed, asked}, []string{"r", "Tabs!", "<enter>"}, given{asked: []string{"r1"}, orders: []wire.Command{{Type: "reply", RunID: "r1", PromptID: "q1", Content: wire.RawString("Tabs!")}}}, nil},
+		{"the run ends meanwhile", nil, []string{"r", "stop", "<ended>", "<enter>"}, given{asked: []string{"r1"}, orders: []wire.Command{{Type: "send", RunID: "r1", Message: "stop"}}}, nil},
+		{"its call is decided meanwhile", []wire.Approval{allowed}, []string{"a", "<later>", "<ended>", "y"}, given{asked: []string{"r1"}, orders: []wire.Command{{Type: "approve", RunID: "r1", CallID: "c1"}}}, nil},
+		{"the run is named", []wire.Approval{allowed}, []string{"a", "<ended>"}, given{asked: []string{"r1"}}, []string{"? r1", "coder wants to use Bash"}},
+		{"a window that shows no call", []wire.Approval{allowed}, []string{"<small>", "a", "<later>", "y"}, given{asked: []string{"r1"}}, []string{"the window is too small"}},
 		{"or it is a message", nil, []string{"r", "quick", "<enter>"}, given{asked: []string{"r1"}, orders: []wire.Command{{Type: "send", RunID: "r1", Message: "quick"}}}, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -60,8 +64,15 @@ func TestFleetKeys(t *testing.T) {
 				m.Update(tea.WindowSizeMsg{Width: 60, Height: 20})
 				m.Update(fleetMsg{fleet: fleet})
 				for _, key := range tt.keys {
-					if key == "<later>" {
+					switch key {
+					case "<later>":
 						<-time.After(2 * minShown)
+						continue
+					case "<ended>": // the first run
+						m.Update(fleetMsg{fleet: wire.TopResponse{States: fleet.States, Runs: fleet.Runs[1:]}})
+						continue
+					case "<small>":
+						m.Update(tea.WindowSizeMsg{Width: 60, Height: 5})
 						continue
 					}
 					for _, k := range keysOf(key) {

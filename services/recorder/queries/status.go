@@ -187,6 +187,9 @@ func stateOfRun(s *wire.State, nodes []wire.AgentStatus) string {
 	case wire.RunIdle:
 		return stateIdle
 	case wire.RunPaused:
+		if s.Reason == wire.PauseIdle { // nobody is waited for
+			return stateIdle
+		}
 		return statePaused
 	case wire.RunAborted:
 		return stateAborted
@@ -332,6 +335,8 @@ func pausedFor(reason string) string {
 		return "the next day, or an operator to grant more: a budget that it shares is spent"
 	case wire.PauseParent:
 		return "its parent run, which is paused"
+	case wire.PauseIdle:
+		return "its user: nothing goes on in the session"
 	}
 	return "an operator to resume it" + afterColon(reason)
 }

@@ -96,7 +96,7 @@ func RejectEnded(s *wire.State, cmd wire.Command) error {
 	case cmd.Type == "resume" && s.Imported == "":
 		return command.Reject(wire.CodeNotResumable, "run %s %s: nothing of it failed that could be tried again", s.RunID, what)
 	case cmd.Type == "resume":
-		return command.Reject(wire.CodeNotResumable, "run %s %s", s.RunID, what)
+		return command.Reject(wire.CodeNotResumable, "run %s %s: a session that is watched goes on by wake adopt, any run as a fork", s.RunID, what)
 	}
 	return command.Reject(wire.CodeCommandRejected, "run %s %s", s.RunID, what)
 }
