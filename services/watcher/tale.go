@@ -170,7 +170,8 @@ func (w *Watcher) wakeTale(ctx context.Context, f *file) error {
 	return err
 }
 
-// beginTale begins the run of a file. It fails with [errEarly] until it is clear that no runner drives the session.
+// beginTale begins the run of a file. It fails with [errEarly] until it is clear that no runner drives the session, and while the line
+// that names the folder, and with it what the run is labelled, may be about to come.
 func (w *Watcher) beginTale(ctx context.Context, f *file) error {
 	t := f.tale
 	about, err := session.Read(mainFile(f))
@@ -184,7 +185,8 @@ func (w *Watcher) beginTale(ctx context.Context, f *file) error {
 	if about.At == 0 {
 		age = time.Since(f.changed)
 	}
-	if age >= 0 && age < settleTime {
+	quiet := time.Since(f.changed)
+	if age >= 0 && age < settleTime || about.Cwd == "" && quiet >= 0 && quiet < folderTime {
 		return errEarly
 	}
 	if f.refused, err = w.isDriven(ctx, t.session); f.refused || err != nil {

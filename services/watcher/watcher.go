@@ -51,6 +51,7 @@ type Progress struct {
 const (
 	lullTime   = 40 * time.Millisecond  // lines that are written together are told together
 	settleTime = 400 * time.Millisecond // in which a runner keeps the file of a session of its own
+	folderTime = 3 * time.Second        // in which a session that has begun names its folder
 	scanTime   = 15 * time.Second       // between two looks at all folders, where the system tells of changes
 	pollTime   = 500 * time.Millisecond // where it doesn't
 	checkTime  = 5 * time.Second        // between two looks at which processes hold sessions

@@ -388,6 +388,30 @@ func TestDriven(t *testing.T) {
 	}
 }
 
+// The line that names the folder of a session comes some time behind its first one, as where a hook is slow: the run is labelled by it.
+func TestLateFolder(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	first := `{"type":"queue-operation","operation":"enqueue","timestamp":"2026-05-05T09:00:00.000Z","sessionId":"` + id + `"}` + "\n"
+	then := `{"type":"user","uuid":"u1","timestamp":"2026-05-05T09:00:01.000Z","cwd":"/home/dev/src/parser","gitBranch":"fix","sessionId":"` + id + `","message":{"role":"user","content":"hello"}}` + "\n"
+	s.write(id+".jsonl", first)
+	<-time.After(800 * time.Millisecond) // twice what a session takes to settle
+	s.add(id+".jsonl", then)
+	s.await(id, "agent", len(first)+len(then))
+	for e, err := range s.log.Read(t.Context(), eventlog.Query{Run: id, Node: wire.RunNode}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if start, ok := eventlog.PayloadOf[*wire.FlowStart](e); ok {
+			if start.Labels["project"] != "parser" || start.Labels["branch"] != "fix" {
+				t.Errorf("labels %v", start.Labels)
+			}
+			return
+		}
+	}
+	t.Error("the run hasn't begun")
+}
+
 // Another process may write on the run itself, such as the listener of the session's hooks: the watcher goes on from there.
 func TestRunOfOthers(t *testing.T) {
 	s := &scene{T: t, log: logtest.Start(t), config: t.TempDir()}
