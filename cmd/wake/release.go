@@ -87,7 +87,17 @@ func (a fileVerbs) releaseRun(ctx context.Context, ref, node, config string) err
 		return err
 	}
 	file := filepath.Join(folders[0], claude.SessionFile(c.Cwd, c.Session))
-	if err := placeSession(file, content.Bytes()); err != nil {
+	there := ""
+	if state.Imported != "" {
+		there = watchedFile(folders, file, content.Bytes())
+	}
+	switch {
+	case there == "":
+		err = placeSession(file, content.Bytes())
+	case there != file: // a copy would be another session to those that watch
+		err = serviceError(codeFailed, "go on with it from the folder that this one is of, or move it to "+timeline.Line(file, maxMessage), "the session is in %s", timeline.Line(there, maxMessage))
+	}
+	if err != nil {
 		return err
 	}
 	command := fmt.Sprintf("cd %s && claude --resume %s", ask.ShellWord(c.Cwd), c.Session)
@@ -99,6 +109,20 @@ func (a fileVerbs) releaseRun(ctx context.Context, ref, node, config string) err
 	}
 	_, err = fmt.Fprintln(a.out, command)
 	return err
+}
+
+// watchedFile returns the file of a session that is watched, if it is in a folder of sessions: where it is wanted, or elsewhere. It has other
+// bytes than what is made of the log, and at least as many lines.
+func watchedFile(folders []string, file string, content []byte) string {
+	for _, folder := range folders {
+		elsewhere, _ := filepath.Glob(filepath.Join(folder, "projects", "*", filepath.Base(file))) // the pattern is one
+		for _, name := range append([]string{file}, elsewhere...) {
+			if b, err := os.ReadFile(name); err == nil && bytes.Count(b, []byte("\n")) >= bytes.Count(content, []byte("\n")) {
+				return name
+			}
+		}
+	}
+	return ""
 }
 
 // placeSession writes the file of a session, unless the file there goes as far. It never replaces another conversation.
