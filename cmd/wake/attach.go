@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/ask"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/feed"
 	"code.wake.dev/wake/internal/service"
@@ -58,7 +59,7 @@ Ctrl-C twice, or Ctrl-D, leaves. The run goes on, and wake attach comes back to 
 // attachRun attaches the terminal to a run until the user leaves it or it ends; then it returns its last event.
 func (a viewVerbs) attachRun(ctx context.Context, ref, node string, lines int) (*wire.Event, error) {
 	if a.json || !canDraw(a.out) || !service.IsTerminal(a.in) {
-		return nil, usageError("wake tail "+ref+" follows a run anywhere", "attach: this is no terminal")
+		return nil, usageError("wake tail "+ask.ShellWord(ref)+" follows a run anywhere", "attach: this is no terminal")
 	}
 	s, err := a.openAttached(ctx)
 	if err != nil {

@@ -36,6 +36,7 @@ type hooksOptions struct {
 	user    bool
 	project string
 	dryRun  bool
+	remove  bool // the hooks are taken out
 }
 
 func (o *hooksOptions) addFlags(flags *pflag.FlagSet) {
@@ -132,7 +133,7 @@ that the file has stay, unless that claude is older.`,
 }
 
 func (a hostVerbs) hooksUninstall() *cobra.Command {
-	var o hooksOptions
+	o := hooksOptions{remove: true}
 	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Take the hooks out again, and show the change",
@@ -273,16 +274,16 @@ func (a hostVerbs) changeHooks(o hooksOptions, change func([]byte) ([]byte, *lef
 	}
 	before, err := settings.Load(file)
 	if err != nil {
-		return a.refusedError(err)
+		return a.refusedError(err, o.remove)
 	}
 	after, left, err := change(before)
 	if err != nil {
-		return a.refusedError(fmt.Errorf("%s: %w: nothing is written", file, err))
+		return a.refusedError(fmt.Errorf("%s: %w: nothing is written", file, err), o.remove)
 	}
 	changed := !bytes.Equal(before, after) || (before == nil) != (after == nil)
 	if changed && !o.dryRun {
 		if err := settings.Save(file, before, after); err != nil {
-			return a.refusedError(err)
+			return a.refusedError(err, o.remove)
 		}
 	}
 	if a.json {
@@ -306,9 +307,12 @@ func (a hostVerbs) changeHooks(o hooksOptions, change func([]byte) ([]byte, *lef
 	return err
 }
 
-// refusedError says what to do about settings that aren't changed.
-func (a hostVerbs) refusedError(err error) error {
+// refusedError says what to do about settings that aren't changed, or of which hooks aren't taken out.
+func (a hostVerbs) refusedError(err error, remove bool) error {
 	hint := "mend the file, or name another one: --project DIR"
+	if remove {
+		return serviceError(service.CodeUsage, hint+"; or take out by hand what has \"hooks report\" in its command", "%w", err)
+	}
 	if wanted, wantedErr := a.wantedHooks(nil); wantedErr == nil {
 		if text, addErr := settings.Add(nil, wanted); addErr == nil {
 			hint += "; or add to it by hand:\n" + string(text)
@@ -370,7 +374,7 @@ func (a hostVerbs) tellHooks(file string) error {
 	var found []settings.Hook
 	if err == nil {
 		if found, err = settings.Find(text, isOurHook); err != nil {
-			return a.refusedError(fmt.Errorf("%s: %w", file, err))
+			return a.refusedError(fmt.Errorf("%s: %w", file, err), false)
 		}
 	}
 	newer, _ := chooseEvents(nil, "", found) // those that the file has

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"code.wake.dev/wake/internal/service"
 	"code.wake.dev/wake/internal/tracing"
@@ -20,6 +22,9 @@ func (a *app) main(ctx context.Context, args []string) int {
 	ctx, a.denied = context.WithCancelCause(ctx)
 	defer a.denied(nil)
 	root := a.rootCommand()
+	if len(args) > 0 && args[0] == cobra.ShellCompRequestCmd {
+		plainUsage(root)
+	}
 	root.SetArgs(completeRerun(args))
 	err := root.ExecuteContext(ctx)
 	a.endTraces(ctx, err)
@@ -38,6 +43,16 @@ func (a *app) main(ctx context.Context, args []string) int {
 	}
 	a.printError(e, a.json || wantsJSON(args))
 	return exitCode(e.Code)
+}
+
+// plainUsage has flags described to a shell as in help, without the marks of what their values are called.
+func plainUsage(cmd *cobra.Command) {
+	plain := func(f *pflag.Flag) { f.Usage = strings.ReplaceAll(f.Usage, "`", "") }
+	cmd.PersistentFlags().VisitAll(plain)
+	cmd.Flags().VisitAll(plain)
+	for _, below := range cmd.Commands() {
+		plainUsage(below)
+	}
 }
 
 // wantsJSON finds --json where the flags could not be parsed.

@@ -56,6 +56,9 @@ func eventAt(ctx context.Context, l *link, run, at string) (pos uint64, found *w
 	if pos, err = positionOf(at); err != nil {
 		return 0, nil, err
 	}
+	if pos == 0 {
+		return 0, nil, &wire.APIError{Code: wire.CodeBadRequest, Message: "pos is required: a position of the log"}
+	}
 	for e, err := range history.Read(ctx, l.reader, eventlog.Query{Run: run, From: pos, To: pos}) {
 		switch {
 		case err != nil:
