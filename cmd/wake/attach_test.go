@@ -187,7 +187,9 @@ func TestAttachmentKeys(t *testing.T) {
 		{"esc once", nil, 0, []string{"<esc>"}, nil, "esc once more stops the agents of the run"},
 		{"esc twice", nil, 0, []string{"<esc>", "<esc>"}, []wire.Command{{Type: "pause", Reason: "stopped in wake attach"}}, ""},
 		{"it goes on", func(m *attachment) { m.state.Status, m.state.Reason = wire.RunPaused, "operator" }, 0, []string{"now", "<enter>"}, []wire.Command{{Type: "resume", Message: "now"}}, "paused (operator)"},
-		{"a session that is watched", func(m *attachment) { m.state.Status, m.state.Reason, m.state.Imported = wire.RunPaused, wire.PauseIdle, "watch" }, 0, []string{"now", "<enter>"}, nil, "wake adopt r1 goes on with the session"},
+		{"a session that is watched", func(m *attachment) {
+			m.state.Status, m.state.Reason, m.state.Imported = wire.RunPaused, wire.PauseIdle, "watch"
+		}, 0, []string{"now", "<enter>"}, nil, "wake adopt r1 goes on with the session"},
 		{"a call is allowed", waits, settled, []string{"<ctrl-y>"}, []wire.Command{{Type: "approve", CallID: "c1"}}, "coder wants to use Bash"},
 		{"or refused, with a reason", waits, settled, []string{"not today", "<ctrl-n>"}, []wire.Command{{Type: "deny", CallID: "c1", Note: "not today"}}, "ctrl-n refuses"},
 		{"not before it was seen", waits, 0, []string{"<ctrl-y>"}, nil, "this has just come"},
