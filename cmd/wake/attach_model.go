@@ -231,13 +231,14 @@ func (m *attachment) submit(stop bool) {
 	if text == "" && m.state.Status != wire.RunPaused {
 		return
 	}
-	if m.state.Status == wire.RunPaused && m.state.Imported != "" {
-		m.note = toDo(m.state.RunID, m.state.Status, wire.PauseIdle, nil)
+	answers := len(waits) > 0 && !stop && text != ""
+	if m.state.Imported != "" && !answers { // wake doesn't execute it
+		m.note = toDo(m.state.RunID, wire.RunPaused, wire.PauseIdle, nil)
 		return
 	}
 	m.input.clear()
 	switch {
-	case len(waits) > 0 && !stop && text != "":
+	case answers:
 		m.giveCommand(replyTo(waits[0], text))
 	case m.state.Status == wire.RunPaused:
 		m.giveCommand(wire.Command{Type: "resume", Message: text})

@@ -39,6 +39,32 @@ func fleet(t *testing.T) *tape {
 	return p
 }
 
+// A session that is watched, and in which nothing goes on, is idle and behind those that go on; one that asks something waits.
+func TestIdleSessions(t *testing.T) {
+	p := newTape(t)
+	p.start("busy", "coder", nil)
+	for _, id := range []string{"quiet", "asking"} {
+		exec := p.start(id, "agent", nil)
+		if id == "asking" {
+			p.add(id, "agent", exec, &wire.CCMessage{Text: "Install it?", Priority: wire.PriorityQuestion})
+		}
+		p.add(id, wire.RunNode, "", &wire.FlowPaused{Reason: wire.PauseIdle})
+	}
+	s := openStore(t)
+	p.store(s, 7)
+	r, err := s.Answers.Top(t.Context(), wire.TopRequest{}, time.UnixMilli(p.clock+60_000), 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, x := range r.Runs {
+		got = append(got, x.RunID+" "+x.State)
+	}
+	if diff := cmp.Diff([]string{"asking waiting", "busy active", "quiet idle"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func TestTop(t *testing.T) {
 	p := fleet(t)
 	s := openStore(t)

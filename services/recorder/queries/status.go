@@ -187,10 +187,9 @@ func stateOfRun(s *wire.State, nodes []wire.AgentStatus) string {
 	case wire.RunIdle:
 		return stateIdle
 	case wire.RunPaused:
-		if s.Reason == wire.PauseIdle { // nobody is waited for
-			return stateIdle
+		if s.Reason != wire.PauseIdle {
+			return statePaused
 		}
-		return statePaused
 	case wire.RunAborted:
 		return stateAborted
 	case wire.RunComplete:
@@ -202,6 +201,9 @@ func stateOfRun(s *wire.State, nodes []wire.AgentStatus) string {
 	}
 	if slices.ContainsFunc(nodes, func(n wire.AgentStatus) bool { return n.State == stateWaiting }) {
 		return stateWaiting
+	}
+	if s.Status == wire.RunPaused { // it is watched, and nothing goes on
+		return stateIdle
 	}
 	return stateActive
 }
@@ -230,12 +232,14 @@ func stateOfNode(id string, s *wire.State, waits bool) string {
 	switch {
 	case states.Ended(s):
 		return stateAborted // no worker goes on with it
-	case n.Reason == "paused", s.Status == wire.RunPaused:
+	case n.Reason == "paused", s.Status == wire.RunPaused && s.Reason != wire.PauseIdle:
 		return statePaused
 	case n.Reason == "aborted":
 		return stateAborted
 	case waits:
 		return stateWaiting
+	case s.Status == wire.RunPaused:
+		return stateIdle
 	}
 	return stateActive
 }
@@ -335,8 +339,6 @@ func pausedFor(reason string) string {
 		return "the next day, or an operator to grant more: a budget that it shares is spent"
 	case wire.PauseParent:
 		return "its parent run, which is paused"
-	case wire.PauseIdle:
-		return "its user: nothing goes on in the session"
 	}
 	return "an operator to resume it" + afterColon(reason)
 }
