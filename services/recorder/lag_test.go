@@ -3,6 +3,7 @@ package recorder_test
 import (
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -68,8 +69,9 @@ func TestTheRecordersLag(t *testing.T) {
 func TestFileRemoved(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		p := plantOn(t, natstest.Start(t), topology.Config{})
+		path := filepath.Join(t.TempDir(), "recorder.db") // whatever others record into
 		board := health.NewBoard(slog.New(slog.DiscardHandler))
-		r, err := recorder.New(recorder.Config{Path: p.path(), Health: board}, p.log, slog.New(slog.DiscardHandler))
+		r, err := recorder.New(recorder.Config{Path: path, Health: board}, p.log, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -78,7 +80,7 @@ func TestFileRemoved(t *testing.T) {
 		if err := board.Err(); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Remove(p.path()); err != nil {
+		if err := os.Remove(path); err != nil {
 			t.Fatal(err)
 		}
 		<-time.After(10 * time.Second)
