@@ -2,6 +2,7 @@ package alerter
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"code.wake.dev/wake/internal/ask"
@@ -63,6 +64,9 @@ func inheritedQuestions(f finding, p *wire.RunForked) (found []finding) {
 			continue
 		}
 		question := timeline.Line(a.Text, maxMessage)
+		if len(found) > 0 {
+			f.Level = strconv.Itoa(len(found) + 1)
+		}
 		f.NodeID, f.ExecID = a.NodeID, s.Nodes[a.NodeID].Exec
 		f.Text = fmt.Sprintf(textQuestion, question)
 		f.Data = map[string]any{"promptId": nameLine(a.CallID), "message": question}
