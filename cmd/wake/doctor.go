@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -129,13 +128,18 @@ func (d doctor) checkServer(context.Context) []check {
 
 func (d doctor) checkJetStream(ctx context.Context) []check {
 	info, err := d.js.AccountInfo(ctx)
-	switch e, refused := errors.AsType[*jetstream.APIError](err); {
+	switch {
 	case err == nil:
 		return []check{storedCheck(info)}
-	case refused && topology.LeaderMoved(err), !refused && d.nc.ConnectedClusterName() != "" && topology.LeaderMoved(err):
-		return []check{{"jetstream", failed, "no server of the cluster leads JetStream: " + cmp.Or(e, &jetstream.APIError{Description: err.Error()}).Description, quorumRemedy}}
+	case d.isLeaderless(err):
+		return []check{{"jetstream", failed, "no server of the cluster leads JetStream: " + err.Error(), quorumRemedy}}
 	}
 	return []check{{"jetstream", failed, err.Error(), "enable JetStream on the server and for the account, or use credentials that may use it"}}
+}
+
+// isLeaderless reports whether an error comes of a cluster that lacks a leader.
+func (d doctor) isLeaderless(err error) bool {
+	return d.nc.ConnectedClusterName() != "" && topology.LeaderMoved(err)
 }
 
 const quorumRemedy = "start the cluster's other servers: more than half of them have to be up; if they are, they elect a leader within seconds"
@@ -178,7 +182,7 @@ func (d doctor) checkStreams(ctx context.Context) []check {
 	if err := topology.Verify(ctx, d.js, d.names); err != nil {
 		mismatch, ok := errors.AsType[*topology.Mismatch](err)
 		switch {
-		case !ok && d.nc.ConnectedClusterName() != "" && topology.LeaderMoved(err):
+		case !ok && d.isLeaderless(err):
 			return []check{{"streams", failed, err.Error(), quorumRemedy}}
 		case !ok:
 			return []check{{"streams", failed, err.Error(), ""}}
@@ -322,7 +326,7 @@ func (d doctor) checkPools(ctx context.Context) []check {
 // maxOffers bounds how many nodes that wait are counted.
 const maxOffers = 100
 
-// countOffers counts the nodes on a subject whose runs go on; those of others are left there for the next runner of the pool to drop.
+// countOffers counts the offers of a pool's nodes, without those of runs that have ended: the next runner of the pool drops these.
 func (d doctor) countOffers(ctx context.Context, stream jetstream.Stream, subject string) (n int) {
 	kv, err := d.js.KeyValue(ctx, d.names.StateBucket())
 	if err != nil {

@@ -267,7 +267,7 @@ func (g *grants) grantKeyValue(buckets ...string) {
 }
 
 // grantObjects allows reading and writing object stores. To replace an object is to purge
-// the chunks of the one before, and who may purge some may purge all: a server grants no less.
+// the chunks of the one before; a role that may purge some chunks may purge all: the server grants no less.
 func (g *grants) grantObjects(buckets ...string) {
 	for _, b := range buckets {
 		g.grantRead("OBJ_" + b)

@@ -430,7 +430,7 @@ func (w *worker) problemOf(ctx context.Context, over error, verb string, err err
 	if ctx.Err() != nil {
 		return w.stoppingError()
 	}
-	if what := w.away(cmp.Or(over, err)); what != "" {
+	if what := w.awayReason(cmp.Or(over, err)); what != "" {
 		w.Logger.DebugContext(ctx, "query not answered", "verb", verb, "error", err)
 		return &wire.APIError{Code: wire.CodeUnreachable, Message: fmt.Sprintf("the %s can't answer: %s", w.Name, what), Hint: "`wake doctor` says what is wrong"}
 	}
@@ -445,8 +445,8 @@ func (w *worker) problemOf(ctx context.Context, over error, verb string, err err
 	return &wire.APIError{Code: wire.CodeInternal, Message: "the " + w.Name + " failed", Hint: "its log says why"}
 }
 
-// away says what isn't there at the moment, if an error comes of that.
-func (w *worker) away(err error) string {
+// awayReason says what isn't there at the moment, if an error comes of that.
+func (w *worker) awayReason(err error) string {
 	if w.Away != nil {
 		if what := w.Away(err); what != "" {
 			return what

@@ -40,7 +40,8 @@ type waitNotes struct {
 // longRead is how long a reader retries until that is told.
 const longRead = 5 * time.Second
 
-func (w *waitNotes) note(ctx context.Context, begun time.Time, err error) {
+// tellWait tells of a reader that has tried in vain since a time.
+func (w *waitNotes) tellWait(ctx context.Context, begun time.Time, err error) {
 	last, now := w.told.Load(), time.Now()
 	if now.Sub(begun) >= longRead && now.UnixNano()-last > int64(time.Minute) && w.told.CompareAndSwap(last, now.UnixNano()) {
 		w.logger.WarnContext(ctx, "waiting for the server", "error", err)
@@ -174,7 +175,7 @@ func (l leader) retryRead(ctx context.Context, f func() error) error {
 		if err == nil || isFinal(err) || errors.Is(err, ErrIncarnation) {
 			return err
 		}
-		l.waits.note(ctx, begun, err)
+		l.waits.tellWait(ctx, begun, err)
 		if e := wait.pauseNext(ctx); e != nil {
 			return fmt.Errorf("%w (%w)", e, err)
 		}

@@ -227,9 +227,9 @@ func (h *Holder) holdLease(key Key) *Lease {
 	return l
 }
 
-// confirmGone asks the leader of the bucket whether a session is gone. What has been seen may be out of date. A key that is
-// still there hasn't been renewed for one TTL if it is as it was sighted then: a server whose clock was put back lets keys
-// expire as much later.
+// confirmGone asks the leader of the bucket whether a session is gone: the holder's sightings may be out of date. A session whose key is
+// still there is gone, too, if the key has the revision that the holder sighted one TTL ago: a server with a clock that was put back lets
+// keys expire as much later.
 func (h *Holder) confirmGone(ctx context.Context, last Claimant) error {
 	e, err := h.kv.Get(ctx, subjects.Default.SessionKey(last.Runner, last.Process))
 	if errors.Is(err, jetstream.ErrKeyNotFound) {

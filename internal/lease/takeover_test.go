@@ -64,8 +64,8 @@ func TestDeath(t *testing.T) {
 	})
 }
 
-// A server whose clock was put back keeps the session of a dead holder for as much longer: here for two hours. A rival goes by
-// its own clock, whether it has seen the last renewal, forgotten it since, or not been there yet.
+// A server with a clock that was put back keeps the session of a dead holder for as much longer: here for two hours. A rival goes by
+// the rival's own clock, whether it has seen the last renewal, forgotten it since, or not been there yet.
 func TestClockPutBack(t *testing.T) {
 	for name, late := range map[string]time.Duration{"at once": 0, "much later": 20 * time.Minute} {
 		t.Run(name, func(t *testing.T) {

@@ -65,7 +65,7 @@ func TestTheRecordersLag(t *testing.T) {
 	})
 }
 
-// A store whose file was removed is written on, and told of: it is gone when the recorder ends.
+// The recorder goes on with a store whose file an operator has removed, and tells of it: the store is gone when the recorder ends.
 func TestFileRemoved(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		p := plantOn(t, natstest.Start(t), topology.Config{})
