@@ -45,6 +45,9 @@ type Budget struct {
 // WorkspaceShared is the workspace of a flow with a folder that all runners see.
 const WorkspaceShared = "shared"
 
+// IsBound reports whether the nodes of the flow's runs stay with the folder of their run.
+func (d *Definition) IsBound() bool { return d.Workspace == "" || d.Workspace == "run" }
+
 // NodeType says what executes a node.
 type NodeType string
 

@@ -82,6 +82,14 @@ func (h *Holder) renewSession(ctx context.Context) {
 	}
 }
 
+// Since returns since when the session has been renewed without a gap, by this process's clock: for others it may have been gone before. Zero:
+// it isn't renewed at the moment.
+func (h *Holder) Since() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.session.up
+}
+
 func (h *Holder) storeSession(ctx context.Context, at clockMoment, over bool) (revision uint64, err error) {
 	s := Session{Runner: h.id.Runner, Home: h.id.Home, Process: h.id.Process, At: at.at.UnixMilli(), Over: over}
 	s.Runs, s.Nodes = h.countHeld()

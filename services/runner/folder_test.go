@@ -495,3 +495,136 @@ func TestHeldBehindASnapshotIsNotStored(t *testing.T) {
 		}
 	})
 }
+
+// below is a flow whose first step is a flow of its own, which works in the same folder.
+const below = `
+name: above
+nodes:
+  - {id: a, type: agent, input: {provider: claude, prompt: hi}}
+  - id: f
+    type: flow
+    input:
+      flow: {name: below, nodes: [{id: b, type: agent, input: {provider: claude, prompt: hi}}, {id: c, type: agent, input: {provider: claude, prompt: hi}}], edges: [{from: b, to: c}]}
+  - {id: d, type: agent, input: {provider: claude, prompt: hi}}
+edges:
+  - {from: a, to: f}
+  - {from: f, to: d}
+`
+
+// A run and the flows that it has begun go on in one folder when its machine is gone: what each of them had made is there.
+func TestFlowsGoOnInOneFolder(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		first := t.TempDir()
+		begun := make(chan struct{})
+		write := func(r agent.Request) error {
+			return os.WriteFile(filepath.Join(r.Options.Cwd, r.NodeID), nil, 0o600)
+		}
+		r1 := b.process("r1", &scripted{say: func(ctx context.Context, r agent.Request) (string, error) {
+			if r.NodeID == "c" {
+				close(begun)
+				<-ctx.Done()
+				return "", ctx.Err()
+			}
+			return "done", write(r)
+		}}, keeping, func(c *runner.Config) { c.Workspaces = first })
+		b.submit("run1", below)
+		<-begun
+		r1.kill()
+		if err := os.Rename(first, first+".gone"); err != nil {
+			t.Fatal(err)
+		}
+		var found sync.Map
+		elsewhere := &scripted{say: func(_ context.Context, r agent.Request) (string, error) {
+			found.Store(r.NodeID, names(t, r.Options.Cwd))
+			return "done", write(r)
+		}}
+		for _, id := range []string{"r2", "r3"} { // of which any may go on with either run
+			dir := t.TempDir()
+			b.process(id, elsewhere, keeping, func(c *runner.Config) { c.Workspaces, c.WorkspaceGrace = dir, 3*time.Second })
+		}
+		state, entries := b.ended("run1")
+		if state.Result != wire.FlowStatusComplete || count(entries, wire.TypeFlowPaused) != 0 {
+			t.Errorf("ended as %s (%s):\n%s", state.Result, state.Error, story(entries))
+		}
+		for node, want := range map[string]string{"c": "a b", "d": "a b c"} {
+			if got, _ := found.Load(node); got != want {
+				t.Errorf("%s found %q, want %q", node, got, want)
+			}
+		}
+	})
+}
+
+// Where each execution has a folder of its own, so has a flow, wherever its run goes on.
+func TestFlowHasFolderOfItsOwn(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", &scripted{say: func(_ context.Context, r agent.Request) (string, error) {
+			return "done", os.WriteFile(filepath.Join(r.Options.Cwd, r.NodeID), nil, 0o600)
+		}}, keeping)
+		b.submit("run1", strings.Replace(below, "name: above", "name: above\nworkspace: node", 1))
+		state, entries := b.ended("run1")
+		if state.Result != wire.FlowStatusComplete {
+			t.Fatalf("ended as %s (%s):\n%s", state.Result, state.Error, story(entries))
+		}
+		flow, _ := b.ended("run1.f#1")
+		if got := names(t, flow.Workspace); got != "b c" || flow.Workspace == state.Workspace {
+			t.Errorf("the flow's folder %s has %q, the run's is %s", flow.Workspace, got, state.Workspace)
+		}
+	})
+}
+
+// A runner that comes back doesn't take what it was offered before the folder of the run went elsewhere.
+func TestLateOffer(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		first, second := t.TempDir(), t.TempDir()
+		onFirst := func(c *runner.Config) { c.Workspaces, c.MaxAgents = first, 1 }
+		onSecond := func(c *runner.Config) {
+			c.Workspaces, c.MaxAgents, c.WorkspaceGrace = second, 1, 3*time.Second
+		}
+		busy, free := make(chan string, 9), make(chan struct{})
+		var by sync.Map
+		of := func(id string) *scripted {
+			return &scripted{say: func(ctx context.Context, r agent.Request) (string, error) {
+				by.Store(r.RunID+"/"+r.NodeID, id)
+				switch {
+				case r.RunID == "run1" && r.NodeID == "a":
+					b.submit("busy1", one) // takes the slot behind this one
+					time.Sleep(time.Second)
+				case r.RunID != "run1":
+					busy <- r.RunID
+					select {
+					case <-free:
+					case <-ctx.Done():
+					}
+				}
+				return "done", os.WriteFile(filepath.Join(r.Options.Cwd, r.NodeID), nil, 0o600)
+			}}
+		}
+		r1 := b.process("r1", of("r1"), keeping, onFirst)
+		b.submit("run1", chain)
+		<-busy
+		b.until("run1", wire.TypeNodeScheduled)
+		time.Sleep(time.Second) // b is offered
+		r1.kill()
+		move := func(from, to string) {
+			if err := os.Rename(from, to); err != nil {
+				t.Fatal(err)
+			}
+		}
+		move(first, first+".gone")
+		b.process("r2", of("r2"), keeping, onSecond)
+		b.submit("busy2", strings.Replace(one, "name: one", "name: one\nworkspace: node", 1))
+		<-busy
+		time.Sleep(20 * time.Second)
+		move(first+".gone", first)
+		b.process("r1", of("r1"), keeping, onFirst)
+		time.Sleep(20 * time.Second)
+		close(free)
+		state, entries := b.ended("run1")
+		if got, _ := by.Load("run1/b"); state.Result != wire.FlowStatusComplete || got != "r2" || names(t, filepath.Join(second, "run1")) != "a b" {
+			t.Errorf("ended as %s (%s), b by %v:\n%s", state.Result, state.Error, got, story(entries))
+		}
+	})
+}

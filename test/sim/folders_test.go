@@ -26,6 +26,7 @@ import (
 const (
 	FolderIsKept     oracle.Invariant = "the folder behind a snapshot has what the calls before it made"
 	FolderIsRestored oracle.Invariant = "a restored folder has what its snapshot has, and nothing else"
+	FolderIsShared   oracle.Invariant = "a flow works in the folder of the run that began it, where that stays with its folder"
 )
 
 // disk is where a runner's machine has the folders of runs. It is there as long as the runner is: other machines don't see it.
@@ -120,9 +121,11 @@ type restored struct {
 // folderOf is the folder of a run as its log tells of it.
 type folderOf struct {
 	state *wire.State
-	bound bool                // it is the run's own
-	made  map[string]bool     // files of calls whose results are in the log, since it was last restored
-	dirs  map[string]restored // by path
+	bound bool                 // it is the run's own
+	made  map[string]bool      // files of calls whose results are in the log, since it was last restored
+	cut   map[string]bool      // calls that were cut off: what they made may be lost
+	dirs  map[string]restored  // by path
+	kept  *wire.FolderSnapshot // that its folder was last made of
 }
 
 // folderJudge compares the folders of runs with the log.
@@ -163,9 +166,10 @@ func (w *world) judgeFolders(report *oracle.Report) error {
 func (j *folderJudge) judge(e eventlog.Entry) error {
 	f := j.runs[e.RunID]
 	if f == nil {
-		f = &folderOf{state: run.New(e.RunID), made: map[string]bool{}, dirs: map[string]restored{}}
+		f = &folderOf{state: run.New(e.RunID), made: map[string]bool{}, cut: map[string]bool{}, dirs: map[string]restored{}}
 		j.runs[e.RunID] = f
 	}
+	before := f.state.Workspace
 	_ = run.Apply(f.state, wire.Position{Incarnation: j.w.log.Incarnation(), Seq: e.Pos}, e.Event) // what is refused is left out
 	switch p := e.Event.Payload.(type) {
 	case *wire.RunClaimed, *wire.NodeClaimed:
@@ -174,26 +178,67 @@ func (j *folderJudge) judge(e eventlog.Entry) error {
 		f.bound = isBound(p.Definition)
 	case *wire.RunForked:
 		f.bound = isBound(f.state.Definition)
-		return j.restore(f, e.Event.Timestamp)
+		return j.restore(f, f.state.Folder, e.Event.Timestamp)
 	case *wire.FlowResumed:
 		if _, moved := p.Overrides.Get("workspace").Text(); moved {
 			j.report.Restored++
-			return j.restore(f, e.Event.Timestamp)
+			s := j.lastKept(f, before)
+			if p := j.parentOf(f); p != nil && p.state.Workspace == f.state.Workspace {
+				s = p.kept
+			}
+			return j.restore(f, s, e.Event.Timestamp)
 		}
 	case *wire.WorkspaceSnapshot:
 		j.report.Folders++
 		return j.check(f, e)
+	case *wire.AgentStart:
+		j.compareWithParent(f, e)
+	case *wire.ToolSealed:
+		f.cut[e.Event.CallID] = true
 	case *wire.AgentTool:
-		if f.bound && j.w.wrote(e.RunID, e.Event.CallID) {
+		if f.bound && !f.cut[e.Event.CallID] && j.w.wrote(e.RunID, e.Event.CallID) {
 			f.made[subjects.Escape(e.Event.CallID)] = true // while storage is away, no snapshot is before it
 		}
 	}
 	return nil
 }
 
-// restore takes in that the run goes on in the folder of its last snapshot.
-func (j *folderJudge) restore(f *folderOf, at int64) error {
-	s := f.state.Folder
+// compareWithParent compares the folder that an agent works in with that of the run which began its run.
+func (j *folderJudge) compareWithParent(f *folderOf, e eventlog.Entry) {
+	p := j.parentOf(f)
+	if p == nil || f.state.Workspace == p.state.Workspace {
+		return
+	}
+	j.report.Violations = append(j.report.Violations, oracle.Violation{
+		Invariant: FolderIsShared, Run: e.RunID, Node: e.NodeID, Position: e.Pos, Text: f.state.Workspace + ", not " + p.state.Workspace,
+	})
+}
+
+// parentOf is the run that began a run and has the folder that both work in; nil: there is none.
+func (j *folderJudge) parentOf(f *folderOf) *folderOf {
+	if p := j.runs[f.state.ParentRun]; p != nil && f.bound && p.bound {
+		return p
+	}
+	return nil
+}
+
+// lastKept is the last snapshot of a folder, that of a run or of one below it.
+func (j *folderJudge) lastKept(f *folderOf, dir string) *wire.FolderSnapshot {
+	last := f.state.Folder
+	for _, below := range j.runs {
+		if below.state.ParentRun != f.state.RunID || below.state.Workspace != dir {
+			continue
+		}
+		if s := j.lastKept(below, dir); s != nil && (last == nil || s.Position > last.Position) {
+			last = s
+		}
+	}
+	return last
+}
+
+// restore takes in that the folder of the run is made of a snapshot.
+func (j *folderJudge) restore(f *folderOf, s *wire.FolderSnapshot, at int64) error {
+	f.kept = s
 	if s == nil || s.Pending || s.Refused != "" {
 		return nil
 	}
@@ -265,7 +310,7 @@ func (j *folderJudge) list(id string) (map[string]bool, error) {
 // isBound reports whether a run has a folder of its own.
 func isBound(definition wire.Raw) bool {
 	d, err := flow.FromRaw(definition)
-	return err == nil && (d.Workspace == "" || d.Workspace == "run")
+	return err == nil && d.IsBound()
 }
 
 // noteWrite notes that a call has made its file.

@@ -103,6 +103,10 @@ func (in *Intake) takeNodes(ctx, hard context.Context, pool string) error {
 func (in *Intake) takeNode(ctx context.Context, m jetstream.Msg) {
 	seat := work.NewSeat(in.cfg.Slots, in.cfg.Resting)
 	offer := in.readOffer(ctx, m)
+	if offer != nil && in.isLate(ctx, m, offer) {
+		in.cfg.Queue.Ack(ctx, m)
+		offer = nil
+	}
 	if offer == nil {
 		seat.Free()
 		return
@@ -136,6 +140,39 @@ func (in *Intake) readOffer(ctx context.Context, m jetstream.Msg) *wire.NodeOffe
 		return nil
 	}
 	return offer
+}
+
+// clockGap is how far this machine's clock and the server's may be apart.
+const clockGap = time.Minute
+
+// isLate reports whether an offer was made before this runner came back, and the folder of its run has gone elsewhere meanwhile: its owner
+// offers the execution to the runner that has the folder.
+func (in *Intake) isLate(ctx context.Context, m jetstream.Msg, offer *wire.NodeOffer) bool {
+	meta, err := m.Metadata()
+	back := in.cfg.Leases.Since()
+	if err != nil || !back.IsZero() && meta.Timestamp.After(back.Add(clockGap)) || m.Subject() != in.subjectNames().QueueNode(owner.PoolOf(in.cfg.ID)) {
+		return false
+	}
+	for run := offer.RunID; run != ""; {
+		s, err := in.cfg.Runs.State(ctx, run)
+		if err != nil {
+			return false
+		}
+		def, err := in.cfg.Runs.Definition(s.Definition)
+		if err != nil || !def.IsBound() {
+			return false
+		}
+		reg, _, err := in.cfg.Registry.Load(ctx, run)
+		if err != nil || reg.Run == "" {
+			return false
+		}
+		if reg.Folder != in.cfg.ID {
+			in.cfg.Logger.Info("an offer is too late: the folder of its run is elsewhere", "run", offer.RunID, "node", offer.NodeID, "runner", reg.Folder)
+			return true
+		}
+		run = s.ParentRun // which may have gone on elsewhere, and the run follows
+	}
+	return false
 }
 
 // endOffer deals with an offer of which nothing is left to be done here.

@@ -230,11 +230,14 @@ func (c *children) startChild(ctx context.Context, node, id string) error {
 	request := wire.RunRequest{
 		V: wire.Version, RunID: id, Definition: in.Flow, Input: in.Input, State: in.State, Labels: in.Labels,
 		ParentRun: c.owner.runID, ParentNode: node,
-		Limits: ledger.Inherited(s.Limits), Overrides: child.Inherited(s.Overrides, c.owner.def, ""), Fixtures: s.Fixtures, Workspace: s.Workspace,
+		Limits: ledger.Inherited(s.Limits), Overrides: child.Inherited(s.Overrides, c.owner.def, ""), Fixtures: s.Fixtures,
 	}
-	if c.owner.isBound() {
-		request.WorkspaceAt = c.owner.folder.holder
-	}
+	switch {
+	case c.owner.isBound():
+		request.Workspace, request.WorkspaceAt = s.Workspace, c.owner.folder.holder
+	case c.owner.def.Workspace == flow.WorkspaceShared:
+		request.Workspace = s.Workspace
+	} // else each execution has a folder of its own
 	return child.Start(ctx, c.owner.cfg.Queue, request)
 }
 

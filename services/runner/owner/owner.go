@@ -139,7 +139,9 @@ func (o *owner) leaseKey(node string) lease.Key { return lease.Key{Run: o.runID,
 type folder struct {
 	holder string    // the runner that has it
 	gone   time.Time // since when neither that runner nor the folder is there; zero: one is
+	shared bool      // it is that of the parent, which stays with it
+	own    bool      // it isn't
 }
 
 // isBound reports whether the nodes of the run stay with the folder of the run.
-func (o *owner) isBound() bool { return o.def.Workspace == "" || o.def.Workspace == "run" }
+func (o *owner) isBound() bool { return o.def.IsBound() }

@@ -83,13 +83,22 @@ func (o *owner) nodePool(n wire.NodeState) string {
 // keepFolder finds the runner with the folder of the run. If it is gone, this one
 // takes its place if it sees the folder too. Otherwise the run waits for a while, and
 // then goes on here with the last snapshot of the folder; without one it is paused, until
-// that runner is back.
+// that runner is back. Where the folder is that of the run's parent, it goes where that goes.
 func (o *owner) keepFolder(ctx context.Context) error {
 	if !o.isBound() || view.Ended(o.view.State().Status) {
 		return nil
 	}
+	if holder := o.parentHolder(); holder != "" && holder != o.folder.holder {
+		shared, err := o.sharesFolder(ctx)
+		switch {
+		case err != nil:
+			return err
+		case shared:
+			return o.followParent(ctx, holder)
+		}
+	}
 	s := o.view.State()
-	there, err := o.folderIsThere(ctx)
+	there, shared, err := o.folderIsThere(ctx)
 	switch {
 	case err != nil:
 		return err
@@ -101,6 +110,7 @@ func (o *owner) keepFolder(ctx context.Context) error {
 	case o.folder.gone.IsZero():
 		o.folder.gone = time.Now()
 		o.cfg.Logger.Warn("the folder of the run is away", "run", o.runID, "folder", s.Workspace, "runner", o.folder.holder)
+	case shared: // the parent's owner finds it
 	case s.Status == wire.RunRunning && time.Since(o.folder.gone) >= o.cfg.WorkspaceGrace && o.needsFolder():
 		if moved, err := o.moveFolder(ctx); moved || err != nil {
 			return err
@@ -115,20 +125,22 @@ func (o *owner) keepFolder(ctx context.Context) error {
 	return nil
 }
 
-func (o *owner) folderIsThere(ctx context.Context) (bool, error) {
-	self := o.cfg.ID
-	if o.folder.holder != self && o.cfg.Leases.Present(o.folder.holder) {
-		return true, nil
-	}
-	if !isFolder(o.view.State().Workspace) {
-		return false, nil
-	}
+// folderIsThere reports whether the folder is there, and if it isn't, whether it is shared with the run's parent. One that isn't
+// shared is there, too, if this runner sees it.
+func (o *owner) folderIsThere(ctx context.Context) (there, shared bool, err error) {
+	self, dir := o.cfg.ID, o.view.State().Workspace
 	if o.folder.holder == self {
-		return true, nil
+		return isFolder(dir), false, nil
+	}
+	if o.cfg.Leases.Present(o.folder.holder) {
+		return true, false, nil
+	}
+	if shared, err = o.sharesFolder(ctx); err != nil || shared || !isFolder(dir) {
+		return false, shared, err
 	}
 	o.cfg.Logger.Info("the run goes on in its folder with another runner", "run", o.runID, "runner", self, "former", o.folder.holder)
 	o.folder.holder = self
-	return true, o.putRegistration(ctx, 0)
+	return true, false, o.putRegistration(ctx, 0)
 }
 
 // isFolder reports whether there is a folder. What can't be looked at isn't there.
@@ -137,8 +149,11 @@ func isFolder(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-// needsFolder reports whether something waits for the folder.
+// needsFolder reports whether something waits for the folder: a node, or a run that shares it.
 func (o *owner) needsFolder() bool {
+	if len(o.kids.kids) > 0 || len(o.kids.called) > 0 {
+		return true
+	}
 	for node, n := range o.view.State().Nodes {
 		if o.needsWorker(node, n) {
 			return true

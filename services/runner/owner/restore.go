@@ -15,7 +15,6 @@ import (
 	"code.wake.dev/wake/internal/workspace"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
-	"code.wake.dev/wake/services/runner/internal/command"
 	"code.wake.dev/wake/services/runner/internal/tenure"
 )
 
@@ -101,11 +100,6 @@ func (o *owner) firstFolder(ctx context.Context, isPending bool) (*wire.FolderSn
 	return first, err
 }
 
-// canRestore reports whether there is a snapshot of the folder of a run.
-func (o *owner) canRestore(s *wire.State) bool {
-	return o.cfg.Kept != nil && s.Folder != nil && s.Folder.Refused == "" && s.Folder.Position != 0
-}
-
 // restoreFolder makes the folder of the run here what a snapshot holds of a folder, which may have been elsewhere.
 func (o *owner) restoreFolder(ctx context.Context, id, from string) (string, error) {
 	dir := filepath.Join(o.cfg.Workspaces, subjects.Escape(o.runID))
@@ -129,15 +123,18 @@ func (o *owner) restoreFolder(ctx context.Context, id, from string) (string, err
 // moveFolder has the run go on in a folder here, as of its last snapshot, when that of another runner is gone. It reports whether
 // it does.
 func (o *owner) moveFolder(ctx context.Context) (bool, error) {
-	s := o.view.State()
-	if !o.canRestore(s) {
+	if o.cfg.Kept == nil {
 		return false, nil
+	}
+	s, begun := o.view.State(), time.Now()
+	kept, err := o.lastKept(ctx, s)
+	if err != nil || kept == nil || kept.Refused != "" || kept.Position == 0 {
+		return false, err
 	}
 	if !o.lease.Valid() {
 		return false, tenure.ErrLeaseLost
 	}
-	begun := time.Now()
-	dir, err := o.restoreFolder(ctx, s.Folder.ID, s.Workspace)
+	dir, err := o.restoreFolder(ctx, kept.ID, s.Workspace)
 	if ctx.Err() != nil {
 		return false, ctx.Err()
 	}
@@ -145,19 +142,14 @@ func (o *owner) moveFolder(ctx context.Context) (bool, error) {
 		o.cfg.Logger.Warn("the folder of the run can't be restored", "run", o.runID, "error", err)
 		return false, nil
 	}
-	overrides, err := wire.Marshal(map[string]string{"workspace": dir})
-	if err != nil {
-		return false, err
-	}
 	o.cfg.Logger.Info("the run goes on in its folder as it was last kept", "run", o.runID, "runner", o.cfg.ID, "former", o.folder.holder,
-		"position", s.Folder.Position, "files", s.Folder.Files, "took", time.Since(begun).Round(time.Millisecond))
-	o.folder = folder{holder: o.cfg.ID}
-	if err := o.putRegistration(ctx, 0); err != nil {
+		"position", kept.Position, "files", kept.Files, "took", time.Since(begun).Round(time.Millisecond))
+	o.folder.holder, o.folder.gone = o.cfg.ID, time.Time{}
+	// The registration says it once the log does: runs below this one, and its next owner, look into the log for what it says.
+	if err := o.resumeIn(ctx, dir, movedMessage(kept, dir)); err != nil {
 		return false, err
 	}
-	return true, o.appendEvents(ctx, []*wire.Event{{Payload: &wire.FlowResumed{
-		Strategy: command.StrategyCrash, Overrides: overrides, Message: movedMessage(s.Folder, dir),
-	}}})
+	return true, o.putRegistration(ctx, 0)
 }
 
 // movedMessage tells agents where they go on.
