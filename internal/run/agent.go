@@ -49,8 +49,8 @@ func (f *fold) agentStart(a actor) {
 	if !f.isOwnAgent(a) {
 		return
 	}
-	a.n.Unsettled = nil // a result tells of calls of its own process
-	f.putActor(a)
+	f.accountSpending(a)
+	a.n = f.s.Nodes[a.id]
 	f.bindSession(a, f.e.SessionID)
 	f.setBreakpoint(actor{a.id, f.s.Nodes[a.id], true}, "READY")
 	if f.s.Imported == "" && a.n.Turns == 0 { // its prompt; an agent that goes on is told more, which isn't a point
@@ -170,7 +170,7 @@ func (f *fold) agentComplete(a actor) {
 	f.setBreakpoint(actor{a.id, f.s.Nodes[a.id], a.current}, "READY")
 }
 
-// accountSpending adds what the event says of model calls. Calls of executions that are over count, but
+// accountSpending adds what the event says of model calls, as the ledger has it. Calls of executions that are over count, but
 // belong to none.
 func (f *fold) accountSpending(a actor) {
 	l := ledger.Ledger{Exec: f.e.ExecID, Counted: a.n.Counted}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"code.wake.dev/wake/internal/ledger"
 	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -107,9 +108,20 @@ func number(v any) uint64 {
 func (h history) fold(t testing.TB, s *wire.State) (*wire.State, string) {
 	t.Helper()
 	var refused strings.Builder
+	var accounts ledger.Accounts
+	spent, own := wire.Spending{CostUsd: s.Usage.CostUsd}, s.Position.Seq == 0
 	for _, ev := range h.events {
 		before := encode(t, s)
-		if err := run.Apply(s, ev.pos, ev.e); err != nil {
+		err := run.Apply(s, ev.pos, ev.e)
+		if err == nil && own && s.Imported == "" { // the state tells what the ledger does
+			for _, x := range accounts.Apply(ev.e) {
+				spent = ledger.Add(spent, x.Spending)
+			}
+			if s.Usage.CostUsd != spent.CostUsd {
+				t.Errorf("line %d: the state's cost is %v, the ledger's %v", ev.line, s.Usage.CostUsd, spent.CostUsd)
+			}
+		}
+		if err != nil {
 			fmt.Fprintf(&refused, "line %d: %v\n", ev.line, err)
 			if _, ok := errors.AsType[*run.HistoryError](err); !ok {
 				t.Errorf("line %d: %T is no HistoryError", ev.line, err)

@@ -230,6 +230,8 @@ func TestRunsAreFoundByAllTheirNames(t *testing.T) {
 	p := newTape(t)
 	p.start("alpha-1", "coder", map[string]string{"name": "sentinella", "team": "blue"})
 	p.start("alpha-2", "judge", map[string]string{"name": "sentinella"})
+	p.add("alpha-1.f", wire.RunNode, "", &wire.RunClaimed{Runner: "a", Nonce: "n"}) // which alpha-1 has begun
+	p.add("alpha-1.f", wire.RunNode, "", &wire.FlowStart{FlowName: "f", Definition: wire.Null, DefinitionHash: "h", ParentRun: "alpha-1", Labels: map[string]string{"name": "sentinella", "team": "blue"}})
 	p.start("beta", "coder/0", map[string]string{"name": "100%", "x": "'; DROP TABLE runs; --"})
 	p.start("alpha", "plan", nil)
 	p.start("we/ird %_*", "plan/b", nil)
@@ -248,6 +250,7 @@ func TestRunsAreFoundByAllTheirNames(t *testing.T) {
 		{ref: "a", code: wire.CodeAmbiguousID, matches: []string{"alpha", "alpha-2", "alpha-1"}},
 		{ref: "sentinella", code: wire.CodeAmbiguousID, matches: []string{"alpha-2", "alpha-1"}},
 		{ref: "blue", want: "alpha-1"},
+		{ref: "alpha-1.", want: "alpha-1.f"},
 		{ref: "team=blue", want: "alpha-1"},
 		{ref: "team=", code: wire.CodeRunNotFound},
 		{ref: "session-beta", want: "beta"},

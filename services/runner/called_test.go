@@ -76,7 +76,7 @@ func TestNativeRunsFlow(t *testing.T) {
 				if test.before != "" {
 					r1.gate.before(test.before, func() { r1.gate.close(); close(cut) })
 				}
-				b.submit("run1", leading, func(r *wire.RunRequest) { r.Workspace = folder })
+				b.submit("run1", leading, func(r *wire.RunRequest) { r.Workspace, r.Labels = folder, map[string]string{"team": "core"} })
 				if test.answered {
 					b.answer("yes")
 				}
@@ -103,8 +103,9 @@ func TestNativeRunsFlow(t *testing.T) {
 					t.Errorf("killed before %s: prompts (-want +got):\n%s", test.before, diff)
 				}
 				child, events := b.ended(askedRun)
-				if child.ParentRun != "run1" || child.ParentNode != "a" || child.ParentCall != "a#1/t0" || child.Workspace != folder {
-					t.Errorf("the parent is %s, %s, %s, in %s", child.ParentRun, child.ParentNode, child.ParentCall, child.Workspace)
+				if child.ParentRun != "run1" || child.ParentNode != "a" || child.ParentCall != "a#1/t0" || child.Workspace != folder ||
+					child.Labels["team"] != "core" {
+					t.Errorf("the parent is %s, %s, %s, in %s, its labels are %v", child.ParentRun, child.ParentNode, child.ParentCall, child.Workspace, child.Labels)
 				}
 				if count(events, wire.TypeFlowStart) != 1 || count(entries, wire.TypeAgentTool) != 1 || count(entries, wire.TypeToolIntent) != 1 {
 					t.Errorf("killed before %s:\n%s\n%s", test.before, story(entries), story(events))

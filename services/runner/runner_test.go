@@ -669,7 +669,12 @@ func TestChildRun(t *testing.T) {
 		b := newBench(t)
 		p := &scripted{say: echo}
 		b.runner("r1", p)
-		b.submit("run1", nested, func(r *wire.RunRequest) { r.Input = wire.Raw("\x81\xa3who\xa5world") })
+		// The flow's own labels, and those of the node, come before the parent's.
+		flow := strings.Replace(nested, "name: child\n", "name: child\n        labels: {team: child}\n", 1)
+		flow = strings.Replace(flow, "      input: {who:", "      labels: {on: node}\n      input: {who:", 1)
+		b.submit("run1", flow, func(r *wire.RunRequest) {
+			r.Input, r.Labels = wire.Raw("\x81\xa3who\xa5world"), map[string]string{"team": "parent", "on": "parent", "for": "parent"}
+		})
 		state, entries := b.ended("run1")
 		if text := state.Outputs["after"].TextAt("text"); text != "<<child of world>>" {
 			t.Errorf("after said %q:\n%s", text, story(entries))
@@ -677,6 +682,9 @@ func TestChildRun(t *testing.T) {
 		child, _ := b.ended("run1.sub#1")
 		if child.ParentRun != "run1" || child.ParentNode != "sub" {
 			t.Errorf("the child's parent is %q, %q", child.ParentRun, child.ParentNode)
+		}
+		if diff := cmp.Diff(map[string]string{"team": "child", "on": "node", "for": "parent"}, child.Labels); diff != "" {
+			t.Errorf("its labels (-want +got):\n%s", diff)
 		}
 		if diff := cmp.Diff([]string{"after#1", "c#1"}, p.started()); diff != "" {
 			t.Error(diff)

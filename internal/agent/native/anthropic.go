@@ -56,6 +56,8 @@ func (a *messagesAPI) streamAnswer(ctx context.Context, q modelQuestion, tell fu
 		}
 	}
 	switch err := stream.Err(); {
+	case err != nil && m.begun:
+		return m.toAnswer(), fromSDK(err)
 	case err != nil:
 		return modelAnswer{}, fromSDK(err)
 	case !m.whole:

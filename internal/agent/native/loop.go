@@ -1,6 +1,7 @@
 package native
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -223,7 +224,7 @@ func (s *session) callModel(ctx context.Context, q modelQuestion, tell func(stre
 		case errors.Is(err, errLeft), s.context().Err() != nil:
 			return a, errLeft
 		case ctx.Err() != nil:
-			return a, errAbandoned
+			return a, cmp.Or(s.recordCutOff(a), errAbandoned)
 		}
 		failed := asAPIError(err)
 		if !failed.retry || attempt == retries || failed.after > maxDelay {
@@ -241,6 +242,14 @@ func (s *session) callModel(ctx context.Context, q modelQuestion, tell func(stre
 			return a, errAbandoned
 		}
 	}
+}
+
+// recordCutOff puts on record what a call has used that an interruption has ended, as far as the API had told: it is paid for.
+func (s *session) recordCutOff(a modelAnswer) error {
+	if a.usage.InputTokens == 0 && a.usage.OutputTokens == 0 {
+		return nil
+	}
+	return s.emit(&wire.Event{Payload: s.usageOf(a, s.request.SessionID+"-cut-"+time.Now().Format(time.RFC3339Nano))})
 }
 
 // errorEvent is the failure of a try, counted from 0, as it is recorded: as Claude Code does, by

@@ -31,7 +31,7 @@ type model interface {
 	// limits returns what the API says of the model; zero is unknown.
 	modelLimits(ctx context.Context, name string) (limits, error)
 	// answer has the model answer. Pieces of text and thinking are told while they
-	// come. An error that isn't the API's own is one of tell or of the transport.
+	// come. An error that isn't the API's own is one of tell or of the transport. Beside it is what of the answer was told.
 	streamAnswer(ctx context.Context, q modelQuestion, tell func(streamPiece) error) (modelAnswer, error)
 }
 

@@ -249,6 +249,9 @@ func TestInterrupt(t *testing.T) {
 			if got := outcome(b.log); got != "paused" {
 				t.Fatalf("outcome %q", got)
 			}
+			if cut := of[*wire.Usage](b.log); test.hang && (len(cut) != 1 || cut[0].InputTokens == 0) {
+				t.Errorf("of the call that was cut off is on record %+v", cut)
+			}
 			b.each, b.script.Replies[0].Hang = nil, false
 			b.request.Options.Decide = decide
 			b.resume("")

@@ -227,8 +227,9 @@ func (c *children) startChild(ctx context.Context, node, id string) error {
 		return &child.InputError{Problem: fmt.Sprintf("input of the node: %v", err)}
 	}
 	s := c.owner.view.State()
+	def, _ := c.owner.cfg.Runs.Definition(in.Flow) // who begins the run says what is wrong with it
 	request := wire.RunRequest{
-		V: wire.Version, RunID: id, Definition: in.Flow, Input: in.Input, State: in.State, Labels: in.Labels,
+		V: wire.Version, RunID: id, Definition: in.Flow, Input: in.Input, State: in.State, Labels: child.Labels(s.Labels, def, in.Labels),
 		ParentRun: c.owner.runID, ParentNode: node,
 		Limits: ledger.Inherited(s.Limits), Overrides: child.Inherited(s.Overrides, c.owner.def, ""), Fixtures: s.Fixtures,
 	}

@@ -33,9 +33,22 @@ func (o *owner) takePlace(ctx context.Context) (registered bool, err error) {
 	}
 	o.folder.holder = reg.Folder
 	if o.folder.holder == "" {
-		o.folder.holder = holderOf(o.view.State(), o.cfg.ID)
+		err = o.findHolder(ctx)
 	}
-	return registered, nil
+	return registered, err
+}
+
+// findHolder finds the runner with the folder where no registration names it: the pools of nodes do, or the run's parent.
+func (o *owner) findHolder(ctx context.Context) error {
+	o.folder.holder = holderOf(o.view.State())
+	if o.folder.holder != "" {
+		return nil
+	}
+	shared, err := o.sharesFolder(ctx)
+	if o.folder.holder = o.cfg.ID; shared {
+		o.folder.holder = o.parentHolder()
+	}
+	return err
 }
 
 // addRegistration registers a run that isn't registered. It reports whether another process has done so meanwhile.
@@ -81,14 +94,14 @@ func (o *owner) deregisterRun(ctx context.Context) error {
 }
 
 // holderOf returns the runner that has the folder of a run, by the pools of its
-// nodes; self if they don't say.
-func holderOf(s *wire.State, self string) string {
+// nodes; "" if they don't say.
+func holderOf(s *wire.State) string {
 	for _, n := range s.Nodes {
 		if runner, ok := strings.CutPrefix(n.Pool, poolPrefix); ok {
 			return runner
 		}
 	}
-	return self
+	return ""
 }
 
 // tryOut begins the trial of a run that another process has left without giving it back.

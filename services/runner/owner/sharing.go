@@ -2,6 +2,7 @@ package owner
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"code.wake.dev/wake/internal/flow"
@@ -37,8 +38,10 @@ func (o *owner) sharesFolder(ctx context.Context) (bool, error) {
 			return false, err
 		}
 		def, err := o.cfg.Runs.Definition(parent.Definition)
-		o.folder.shared = err == nil && def.IsBound()
-		o.folder.own = !o.folder.shared
+		if err != nil {
+			return false, fmt.Errorf("definition of run %s: %w", parent.RunID, err)
+		}
+		o.folder.shared, o.folder.own = def.IsBound(), !def.IsBound()
 	}
 	return o.folder.shared, nil
 }

@@ -109,12 +109,14 @@ func (ps parts) startPart(ctx context.Context, id, call string, ask func() (wire
 	if err != nil {
 		return err
 	}
-	if _, err := flow.FromRaw(r.Definition); err != nil {
+	def, err := flow.FromRaw(r.Definition)
+	if err != nil {
 		return err // else the request would be refused, and the agent not told
 	}
 	if err := ps.retryUntilDone(ctx, call, func() error { return ps.awaitRecorded(ctx, call) }); err != nil {
 		return err
 	}
+	r.Labels = child.Labels(ps.exec.origin.labels, def, r.Labels)
 	r.V, r.RunID, r.Limits, r.Fixtures = wire.Version, id, ledger.Inherited(ps.exec.origin.limits), ps.exec.origin.fixtures
 	r.ParentRun, r.ParentNode, r.ParentCall = ps.exec.offer.RunID, ps.exec.offer.NodeID, child.CallKey(ps.exec.offer.ExecID, call)
 	r.Workspace = ps.exec.workdir.path

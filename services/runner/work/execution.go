@@ -85,13 +85,14 @@ type runSettings struct {
 	values    wire.Raw // the user's
 	limits    wire.Raw
 	folder    *wire.FolderSnapshot
+	labels    map[string]string
 }
 
 // setState sets the state of the run, and with it the node's.
 func (x *execution) setState(s *wire.State) {
 	n := s.Nodes[x.offer.NodeID]
 	x.state, x.entry = s, entryOf(&n)
-	x.origin = runSettings{s.Fixtures, s.Overrides, s.State, s.Limits, s.Folder}
+	x.origin = runSettings{s.Fixtures, s.Overrides, s.State, s.Limits, s.Folder, s.Labels}
 }
 
 // isHoldOnly reports whether only the open calls of the execution are to be dealt

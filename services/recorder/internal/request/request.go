@@ -119,7 +119,10 @@ func newestRun(ctx context.Context, q *archive.Tx) (Target, error) {
 
 // uniqueRun returns the only run among the ids that a query selects.
 func uniqueRun(ctx context.Context, q *archive.Tx, ref, ids string, args ...any) (Target, error) {
-	text := fmt.Sprintf(`SELECT id, run FROM runs WHERE id IN (%s) AND run NOT IN (SELECT run FROM retired) ORDER BY first_pos DESC LIMIT %d`, ids, maxMatches+1)
+	// A run that another one has begun has the other's labels, and often the beginning of its id: that one is meant.
+	text := fmt.Sprintf(`WITH found (id, run, parent, first_pos) AS
+			(SELECT id, run, parent, first_pos FROM runs WHERE id IN (%s) AND run NOT IN (SELECT run FROM retired))
+		SELECT id, run FROM found WHERE parent NOT IN (SELECT run FROM found) ORDER BY first_pos DESC LIMIT %d`, ids, maxMatches+1)
 	var found []Target
 	var t Target
 	for err := range q.Each(ctx, text, args, &t.ID, &t.Run) {

@@ -101,6 +101,20 @@ func Layers(given wire.Raw, def *flow.Definition, node string) ([]map[string]wir
 	return all, nil
 }
 
+// Labels are those of a run that another one begins: that one's, unless its own flow or who begins it says otherwise. So what it
+// spends counts where the other's does.
+func Labels(parent map[string]string, def *flow.Definition, own map[string]string) map[string]string {
+	labels := maps.Clone(parent)
+	if def != nil {
+		maps.DeleteFunc(labels, func(key, _ string) bool { _, is := def.Labels[key]; return is })
+	}
+	if labels == nil {
+		return own
+	}
+	maps.Copy(labels, own)
+	return labels
+}
+
 // Inherited returns the settings that a run passes on to a child: those for
 // every agent, and if an agent of the child stands in for that of a node, the node's.
 func Inherited(given wire.Raw, def *flow.Definition, node string) wire.Raw {
