@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -33,6 +34,7 @@ or by wake run --budget-usd.`,
 
 func (a runVerbs) budgetSetCommand() *cobra.Command {
 	var b wire.SharedBudget
+	var labels []string
 	cmd := &cobra.Command{
 		Use:   "set NAME",
 		Short: "Set a budget, or change one",
@@ -44,7 +46,10 @@ func (a runVerbs) budgetSetCommand() *cobra.Command {
 It is told at 50, 80 and 100 %. Runs that it covers pause when it is spent, those that begin later too,
 and go on by themselves when there is more: the next day (UTC), or when more is set.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			b.Name = args[0]
+			if len(labels) > 1 {
+				return usageError("wake budget set --help", "a budget is of one label: give --label once")
+			}
+			b.Name, b.Label = args[0], strings.Join(labels, "")
 			if err := budget.Check(b); err != nil {
 				return usageError("wake budget set --help", "%w", err)
 			}
@@ -57,7 +62,7 @@ and go on by themselves when there is more: the next day (UTC), or when more is 
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&b.Label, "label", "", "of runs with this label, `key=value` (default: of all runs)")
+	flags.StringArrayVar(&labels, "label", nil, "of runs with this label, `key=value` (default: of all runs)")
 	flags.StringVar(&b.Per, "per", "", "anew each `day`, UTC (default: of all time)")
 	flags.Float64Var(&b.Usd, "usd", 0, "what they may cost, in US `dollars`; 0: no bound")
 	flags.Int64Var(&b.Tokens, "tokens", 0, "how many `tokens` they may use, those of the cache included; 0: no bound")

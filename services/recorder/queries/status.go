@@ -265,6 +265,12 @@ func nodeStatus(n *table.Node, s *wire.State, now int64, waits bool) wire.AgentS
 		a.Reason, a.Error = "limit", ""
 	}
 	a.ContextPct = int(min(100, n.ContextTokens*100/windowSize(n)))
+	if s.EndedAt > 0 { // what was at work was ended with it
+		a.OpenTool = ""
+		if a.EndedAt < a.StartedAt {
+			a.EndedAt = s.EndedAt
+		}
+	}
 	fillTimes(&a, n.ActivityAt, now)
 	return a
 }
@@ -336,7 +342,7 @@ func pausedFor(reason string) string {
 	case wire.PauseBudget:
 		return "an operator to grant more, its budget is spent"
 	case wire.PauseSharedBudget:
-		return "the next day, or an operator to grant more: a budget that it shares is spent"
+		return "more of a budget that it shares: `wake budget list` says which is spent"
 	case wire.PauseParent:
 		return "its parent run, which is paused"
 	}
