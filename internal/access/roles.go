@@ -333,8 +333,13 @@ func (g *grants) grantRecorder() {
 	g.grantRead(g.names.AlertsStream())
 	g.grantRead("KV_"+g.names.SnapshotsBucket(), "KV_"+g.names.BookmarksBucket(), "OBJ_"+g.names.SessionsBucket()) // for callers
 	g.allowPublish(g.names.AllCommands(), g.names.QueueRun())                                                      // of users, in their names
-	g.allowPublish("$JS.API.STREAM.PURGE.OBJ_" + g.names.WorkspacesBucket())                                       // of runs that are removed; it can't read it
-	g.allowPublish(g.names.API(wire.VerbState), g.names.API(wire.VerbEvents))                                      // itself, for what the stream has dropped
+	for _, stream := range []string{                                                                               // of runs that are removed; it can't read what is in their folders
+		"OBJ_" + g.names.WorkspacesBucket(), "OBJ_" + g.names.SessionsBucket(), "OBJ_" + g.names.BlobsBucket(),
+		"KV_" + g.names.SnapshotsBucket(), "KV_" + g.names.BookmarksBucket(), g.names.AlertsStream(),
+	} {
+		g.allowPublish("$JS.API.STREAM.PURGE." + stream)
+	}
+	g.allowPublish(g.names.API(wire.VerbState), g.names.API(wire.VerbEvents)) // itself, for what the stream has dropped
 	g.grantState("recorder")
 }
 

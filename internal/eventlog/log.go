@@ -297,6 +297,18 @@ func (l *Log) Bounds(ctx context.Context) (first, last uint64, err error) {
 	return first, last, nil
 }
 
+// FirstTime returns when the first event that the stream has was stored; now, if there is none.
+func (l *Log) FirstTime(ctx context.Context) (time.Time, error) {
+	s, err := l.js.Stream(ctx, l.names.EventsStream())
+	if err != nil {
+		return time.Time{}, fmt.Errorf("eventlog: first event: %w", err)
+	}
+	if i := s.CachedInfo(); i.State.Msgs > 0 {
+		return i.State.FirstTime, nil
+	}
+	return time.Now(), nil
+}
+
 // LastOf returns the position of the last event of a run, as the leader of the stream has it; 0: there is none.
 func (l *Log) LastOf(ctx context.Context, run string) (pos uint64, err error) {
 	err = l.retryRead(ctx, func() error {

@@ -3,10 +3,11 @@ package snapshot
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -63,16 +64,52 @@ func readBlob(ctx context.Context, log eventlog.Reader, name string) ([]byte, er
 	return data, nil
 }
 
-// dropBlob removes an object that a snapshot referred to, and the mark that its
-// deletion leaves: a busy run replaces its object often. What can't be removed
+// dropBlob removes an object that a snapshot referred to. What can't be removed
 // is garbage and does no harm.
 func (s *Store) dropBlob(ctx context.Context, name string) {
-	bucket := s.log.Names().BlobsBucket()
-	if s.blobs.Delete(ctx, name) != nil {
-		return
+	_, _ = s.log.DropBlob(ctx, name, time.Time{})
+}
+
+// Drop removes the state of a run that was removed, its labelled points and their objects. The snapshotter may store the state once more, if it
+// hasn't come to the end of the run.
+func Drop(ctx context.Context, log *eventlog.Log, runID string) error {
+	n := log.Names()
+	for bucket, filter := range map[string]string{n.SnapshotsBucket(): n.SnapshotKey(runID), n.BookmarksBucket(): n.BookmarkKeys(runID)} {
+		if err := dropKeys(ctx, log, bucket, filter); err != nil {
+			return fmt.Errorf("snapshot: drop those of run %s: %w", runID, err)
+		}
 	}
-	if stream, err := s.log.JetStream().Stream(ctx, "OBJ_"+bucket); err == nil {
-		meta := "$O." + bucket + ".M." + base64.URLEncoding.EncodeToString([]byte(name))
-		_ = stream.Purge(ctx, jetstream.WithPurgeSubject(meta))
+	return nil
+}
+
+func dropKeys(ctx context.Context, log *eventlog.Log, bucket, filter string) error {
+	kv, err := log.Bucket(ctx, bucket)
+	if err != nil {
+		return err
 	}
+	prefix := "$KV." + bucket + "."
+	stream, err := log.JetStream().Stream(ctx, "KV_"+bucket)
+	if err != nil {
+		return err
+	}
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(prefix+filter))
+	if err != nil {
+		return err
+	}
+	for subject := range info.State.Subjects {
+		value, _, err := kv.Get(ctx, strings.TrimPrefix(subject, prefix))
+		if errors.Is(err, jetstream.ErrKeyNotFound) || errors.Is(err, seal.ErrForged) { // which refers to nothing
+			continue
+		}
+		if sum := referredBlob(value); err == nil && sum != "" {
+			_, err = log.DropBlob(ctx, sum, time.Time{})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if len(info.State.Subjects) == 0 {
+		return nil
+	}
+	return stream.Purge(ctx, jetstream.WithPurgeSubject(prefix+filter))
 }

@@ -205,9 +205,10 @@ func (s *Store) Remove(ctx context.Context, id string) error {
 	defer x.unlock()
 	h, err := s.lastHead(ctx, id)
 	if err == nil && h.seq != 0 {
-		err = errors.Join(
-			s.stream.Purge(ctx, jetstream.WithPurgeSubject(s.headSubject(id))),
-			s.stream.Purge(ctx, jetstream.WithPurgeSubject(s.chunkSubject(h.info.NUID))))
+		err = s.stream.Purge(ctx, jetstream.WithPurgeSubject(s.chunkSubject(h.info.NUID)))
+		if err == nil { // else another attempt finds the chunks by it
+			err = s.stream.Purge(ctx, jetstream.WithPurgeSubject(s.headSubject(id)))
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("transcript: remove: %w", err)

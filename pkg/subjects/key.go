@@ -11,6 +11,9 @@ func (Names) ParseSnapshotKey(key string) (run string, err error) {
 // BookmarkKey returns the key of a bookmark, <run>.<label>.
 func (Names) BookmarkKey(run, label string) string { return Escape(run) + "." + Escape(label) }
 
+// BookmarkKeys returns the filter of the keys of a run's bookmarks.
+func (Names) BookmarkKeys(run string) string { return Escape(run) + ".*" }
+
 // ParseBookmarkKey is the reverse of [Names.BookmarkKey]; see [Names.ParseEvent].
 func (Names) ParseBookmarkKey(key string) (run, label string, err error) {
 	return pairOfIDs(parseTokens(key, 2))

@@ -54,9 +54,7 @@ type Recorder struct {
 	atOnce  bool          // each batch is synced
 	deleted chan struct{} // a caller has deleted a run
 
-	// folderRemains says that runs may have been removed whose snapshots of folders weren't dropped yet.
-	folderRemains bool
-	folderRest    time.Time // until then no snapshot of a folder is looked for that can be dropped
+	folderRest time.Time // until then no snapshot of a folder is looked for that can be dropped
 
 	metrics recorderMetrics
 }
@@ -75,7 +73,7 @@ func New(c Config, log *eventlog.Log, logger *slog.Logger) (*Recorder, error) {
 	if c.Retain, err = c.Retain.WithDefaults(); err != nil {
 		return nil, err
 	}
-	return &Recorder{c: c, log: log, logger: logger, deleted: make(chan struct{}, 1), later: make(chan struct{}, 1), folderRemains: true, metrics: newMetrics()}, nil
+	return &Recorder{c: c, log: log, logger: logger, deleted: make(chan struct{}, 1), later: make(chan struct{}, 1), metrics: newMetrics()}, nil
 }
 
 // What the recorder does with its store, as troubles with it are told.

@@ -18,6 +18,9 @@ func (r *Recorder) followRetention(ctx context.Context) {
 		if err := r.applyRetention(ctx); err != nil && ctx.Err() == nil {
 			r.logger.WarnContext(ctx, "runs whose time is over are not removed, tries again", "error", err)
 		}
+		if err := r.dropRemains(ctx); err != nil && ctx.Err() == nil {
+			r.logger.WarnContext(ctx, "what removed runs have left on the server stays for now, tries again", "error", err)
+		}
 		if err := r.boundFolders(ctx); err != nil && ctx.Err() == nil {
 			r.logger.WarnContext(ctx, "what snapshots of folders take isn't looked after, tries again", "error", err)
 		}
@@ -60,12 +63,6 @@ func (r *Recorder) applyRetention(ctx context.Context) error {
 			tell(gone, due)
 		}
 	}
-	r.folderRemains = r.folderRemains || gone > 0
-	if r.folderRemains {
-		if err := r.dropRemoved(ctx); err != nil {
-			r.logger.WarnContext(ctx, "snapshots of removed runs' folders are left in the object store, tries again", "error", err)
-		}
-	}
 	if gone == 0 {
 		return nil
 	}
@@ -75,22 +72,6 @@ func (r *Recorder) applyRetention(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
-}
-
-// dropRemoved drops snapshots of the folders of runs that were removed, but those to which a fork may refer. No reader sees them. A
-// process that died after it had removed a run leaves them to the next one.
-func (r *Recorder) dropRemoved(ctx context.Context) error {
-	removed, err := r.store.Retention.Removed(ctx)
-	if err != nil {
-		return err
-	}
-	if len(removed) > 0 {
-		if _, err := r.dropIdle(ctx, removed, func() (bool, error) { return false, nil }); err != nil {
-			return err
-		}
-	}
-	r.folderRemains = false
 	return nil
 }
 

@@ -754,3 +754,18 @@ func TestSealedApart(t *testing.T) {
 		t.Errorf("%s: %v", got[0], rowsOf(t, db, `SELECT run, events FROM segments UNION ALL SELECT run, events FROM tail`))
 	}
 }
+
+// A store of the version before this one's schema is brought to it.
+func TestStoreIsUpgraded(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "recorder.db")
+	closed(t, openAt(t, path))
+	db := openDB(t, path)
+	mustExec(t, db, `DROP TABLE remains`)
+	mustExec(t, db, `PRAGMA user_version = 19`)
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s := openAt(t, path)
+	defer closed(t, s)
+	sound(t, s, "brought to this version's schema")
+}

@@ -95,8 +95,10 @@ func retireNext(ctx context.Context, t *archive.Tx, now time.Time) (more bool, e
 			return true, err
 		}
 	}
-	_, err = t.Do(ctx, `INSERT INTO retired (run, at, events, head) SELECT run, ?1, events, head FROM runs WHERE id = ?2`, now.UnixMilli(), of.ID)
-	return true, err
+	if _, err = t.Do(ctx, `INSERT INTO retired (run, at, events, head) SELECT run, ?1, events, head FROM runs WHERE id = ?2`, now.UnixMilli(), of.ID); err != nil {
+		return true, err
+	}
+	return true, noteRemains(ctx, t, of, now)
 }
 
 // removeSome removes a bounded part of a run. It reports whether there was
@@ -122,6 +124,9 @@ func removeSome(ctx context.Context, t *archive.Tx, of request.Target) (removed 
 
 // removeFields removes large fields that no other run refers to.
 func removeFields(ctx context.Context, t *archive.Tx, of request.Target) (removed bool, err error) {
+	if err := noteFields(ctx, t, of, fmt.Sprintf(" ORDER BY sha256 LIMIT %d", someUses)); err != nil {
+		return false, err
+	}
 	some := fmt.Sprintf("sha256 IN (SELECT sha256 FROM blob_uses WHERE run = ?1 ORDER BY sha256 LIMIT %d)", someUses)
 	_, err = t.Do(ctx, "DELETE FROM blobs WHERE "+some+" AND NOT EXISTS (SELECT 1 FROM blob_uses u WHERE u.sha256 = blobs.sha256 AND u.run <> ?1)", of.ID)
 	if err != nil {

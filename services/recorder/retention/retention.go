@@ -147,10 +147,17 @@ func isBehind(ctx context.Context, t *archive.Tx) (bool, error) {
 var errBehind = errors.New("recorder: there are events from which nothing is derived yet: whether something needs a run isn't known")
 
 // neededBy says why the record of a run has to stay, or "": a run that goes on
-// descends from it, or it has a labelled point to come back to.
+// descends from it or has begun it, or it has a labelled point to come back to.
 func neededBy(ctx context.Context, t *archive.Tx, of request.Target) (string, error) {
 	var live string
-	err := t.Row(ctx, `WITH RECURSIVE kin (run, status) AS (
+	err := t.Row(ctx, `SELECT p.run FROM runs r JOIN runs p ON p.run = r.parent WHERE r.run = ?1 AND p.status NOT IN ('complete', 'aborted')`, of.Run).Scan(&live)
+	if err == nil {
+		return "run " + request.Shown(live) + ", which goes on, has begun it", nil
+	}
+	if !errors.Is(err, sql.ErrNoRows) {
+		return "", err
+	}
+	err = t.Row(ctx, `WITH RECURSIVE kin (run, status) AS (
 			SELECT r.run, r.status FROM lineage l JOIN runs r ON r.id = l.run WHERE l.ancestor = ?1
 			UNION SELECT r.run, r.status FROM kin JOIN lineage l ON l.ancestor = kin.run JOIN runs r ON r.id = l.run)
 		SELECT run FROM kin WHERE status NOT IN ('complete', 'aborted') ORDER BY run LIMIT 1`, of.Run).Scan(&live)
@@ -225,21 +232,9 @@ const endedRuns = ` FROM runs r JOIN (SELECT run AS id, max(last_time) AS ended,
 	WHERE r.run <> '` + wire.NoRun + `' AND r.status IN ('complete', 'aborted')
 	AND r.run NOT IN (SELECT run FROM deleted) AND r.run NOT IN (SELECT run FROM retired)`
 
-// Ended returns the runs that have ended, also those that are deleted, the first one first, and before them those that were removed: the
-// recorder that removed them may have died before their snapshots were dropped.
+// Ended returns the runs that have ended, also those that are deleted, the first one first.
 func (d *Deleter) Ended(ctx context.Context) (runs []string, err error) {
-	return d.listRuns(ctx, removedRuns+` UNION ALL SELECT run, last_pos FROM runs WHERE run <> '`+wire.NoRun+`' AND status IN ('complete', 'aborted')`)
-}
-
-// Removed returns the runs that were removed.
-func (d *Deleter) Removed(ctx context.Context) (runs []string, err error) {
-	return d.listRuns(ctx, removedRuns)
-}
-
-const removedRuns = `SELECT run, 0 AS pos FROM retired WHERE run NOT IN (SELECT run FROM runs)`
-
-func (d *Deleter) listRuns(ctx context.Context, text string) (runs []string, err error) {
-	list, err := d.expiredRuns(ctx, `SELECT 0, run, 0 FROM (`+text+`) listed ORDER BY pos, run`)
+	list, err := d.expiredRuns(ctx, `SELECT 0, run, 0 FROM runs WHERE run <> '`+wire.NoRun+`' AND status IN ('complete', 'aborted') ORDER BY last_pos, run`)
 	for _, e := range list {
 		runs = append(runs, e.Run)
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"code.wake.dev/wake/services/recorder/internal/table"
 )
 
 // baseline is the version of the first schema that is released. Only the developers
@@ -15,7 +17,30 @@ const baseline = 19
 // baseline, in SQLite and in PostgreSQL. A step is never changed once it is
 // released; the declarations of the tables are what it leads to.
 func upgrades() []map[string]string {
-	return nil // {table.SQLite: `ALTER TABLE …`, table.Postgres: `ALTER TABLE …`}
+	return []map[string]string{
+		{
+			table.SQLite: `CREATE TABLE remains (
+	kind TEXT NOT NULL,
+	name TEXT NOT NULL,
+	run TEXT NOT NULL,
+	at INTEGER NOT NULL,
+	dropped INTEGER NOT NULL,
+	PRIMARY KEY (kind, name)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX remains_dropped ON remains (dropped, at);
+`,
+			table.Postgres: `CREATE TABLE remains (
+	kind TEXT NOT NULL,
+	name TEXT COLLATE "C" NOT NULL,
+	run TEXT NOT NULL,
+	at BIGINT NOT NULL,
+	dropped BIGINT NOT NULL,
+	PRIMARY KEY (kind, name)
+);
+CREATE INDEX remains_dropped ON remains (dropped, at);
+`,
+		},
+	}
 }
 
 // schemaVersion is that of the tables as they are declared.

@@ -324,6 +324,15 @@ type Deleted struct {
 	Forced int64  `db:"forced" note:"1: also if something needs it"`
 }
 
+// Remains is something that a removed run may have left on the server.
+type Remains struct {
+	Kind    string `db:"kind" note:"run: its state, points, alerts and folder; session: a kept session file; field: a large field"`
+	Name    string `db:"name,name" note:"id of the run, id of the session, SHA-256 of the field"`
+	Run     string `db:"run"`
+	At      int64  `db:"at" note:"when the run was removed"`
+	Dropped int64  `db:"dropped" note:"1: what had been there was removed; it is looked for once more when the stream has nothing of the run any more"`
+}
+
 // Rebuild is an order to derive everything again that was obeyed.
 type Rebuild struct {
 	ID string `db:"id,name"`

@@ -97,6 +97,10 @@ func All() Tables {
 			Indexes: []Index{{Name: "deleted_gone", Columns: "gone_at"}},
 		},
 		{Name: "retired", Note: "run whose events were removed, or are being removed", Columns: columnsOf[Retired](), Key: []string{"run"}},
+		{
+			Name: "remains", Note: "what a removed run may have left on the server, until it is gone", Columns: columnsOf[Remains](), Key: []string{"kind", "name"},
+			Indexes: []Index{{Name: "remains_dropped", Columns: "dropped, at"}},
+		},
 		{Name: "rebuilds", Note: "order to derive everything again that was obeyed", Columns: columnsOf[Rebuild](), Key: []string{"id"}},
 		{
 			Name: "runs", Note: "run", Origin: Derived, Columns: columnsOf[Run](), Key: []string{"id"}, By: []string{},
