@@ -55,7 +55,7 @@ func processMetrics(nc *nats.Conn) []prometheus.Collector {
 			return 0
 		}),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "wake_nats_reconnects_total", Help: "How often the connection to NATS was made again.",
+			Name: "wake_nats_reconnects_total", Help: "How often a server was found again after the connection to NATS was lost, also one that refused it then.",
 		}, func() float64 { return float64(nc.Stats().Reconnects) }),
 	}
 }

@@ -20,10 +20,11 @@ type Lag struct {
 	Events uint64        // that it has to read
 	Age    time.Duration // of the oldest of them; 0 if there is none
 	Part   float64       // Age as a part of the stream's max age, 0 if it has none; 1 or more: events were dropped unread
+	Gone   bool          // all of them were
 }
 
 // Danger reports whether the stream is about to drop what isn't read.
-func (l Lag) Danger() bool { return l.Part >= NearExpiry }
+func (l Lag) Danger() bool { return l.Part >= NearExpiry && !l.Gone }
 
 // Lag returns how far a service is behind, as its durable consumer shows that.
 func (l *Log) Lag(ctx context.Context, durable string) (Lag, error) {
@@ -67,6 +68,7 @@ func lagAt(ctx context.Context, stream jetstream.Stream, pos uint64) (Lag, error
 		return Lag{}, nil
 	}
 	lag := Lag{Events: info.State.LastSeq - pos}
+	lag.Gone = info.State.FirstSeq > info.State.LastSeq
 	if pos+1 < info.State.FirstSeq {
 		lag.Age, lag.Part = info.Config.MaxAge, 1
 		return lag, nil

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -228,10 +229,8 @@ func Address(urls string) string {
 
 func (s Server) classifyError(server string, err error) error {
 	server = Address(server)
-	for _, refusal := range []error{nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked} {
-		if errors.Is(err, refusal) {
-			return &Error{Code: CodeUnauthorized, Err: fmt.Errorf("%s: %w", server, err), Hint: "give credentials with --creds or --context"}
-		}
+	if isRefusal(err) {
+		return &Error{Code: CodeUnauthorized, Err: fmt.Errorf("%s: %w", server, err), Hint: "give credentials with --creds or --context"}
 	}
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return &Error{Code: CodeUnauthorized, Err: fmt.Errorf("%s: %w", server, err), Hint: "name the authority that signed the server's certificate with --tls-ca"}
@@ -256,8 +255,11 @@ const (
 )
 
 func (s Server) connectOptions(log *slog.Logger) []nats.Option {
+	var refused atomic.Int64 // when it was last told, Unix ns
 	options := []nats.Option{
 		nats.Name(s.Name),
+		// Credentials that are refused may be taken again: the file is replaced, a server has another configuration. It is read at each attempt.
+		nats.IgnoreAuthErrorAbort(),
 		nats.Timeout(s.Timeout),
 		nats.MaxReconnects(-1),
 		nats.ReconnectBufSize(-1),
@@ -271,7 +273,15 @@ func (s Server) connectOptions(log *slog.Logger) []nats.Option {
 			}
 		}),
 		nats.ReconnectHandler(func(nc *nats.Conn) { log.Warn("connected again", "url", Address(nc.ConnectedUrl())) }),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { s.asyncError(log, err) }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			if isRefusal(err) {
+				if now := time.Now().UnixNano(); now-refused.Swap(now) > int64(refusalAgain) {
+					log.Error("the server refuses the credentials, tries again", "error", err, "creds", s.Creds)
+				}
+				return
+			}
+			s.asyncError(log, err)
+		}),
 	}
 	if s.Creds != "" {
 		options = append(options, nats.UserCredentials(s.Creds))
@@ -284,6 +294,14 @@ func (s Server) connectOptions(log *slog.Logger) []nats.Option {
 		options = append(options, nats.InProcessServer(s.InProcess))
 	}
 	return options
+}
+
+// refusalAgain is for how long nothing was refused when a refusal is told again.
+const refusalAgain = time.Minute
+
+// isRefusal reports whether a server doesn't take who connects.
+func isRefusal(err error) bool {
+	return errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked) || errors.Is(err, nats.ErrAccountAuthExpired)
 }
 
 func (s Server) asyncError(log *slog.Logger, err error) {

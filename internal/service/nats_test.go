@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 
 	"code.wake.dev/wake/internal/natstest"
 	"code.wake.dev/wake/internal/service"
@@ -166,6 +167,53 @@ func TestDeniedSubjectIsTold(t *testing.T) {
 	var known *service.Error
 	if err := <-denied; !errors.As(err, &known) || known.Code != service.CodeDenied || !strings.Contains(err.Error(), "secret") {
 		t.Errorf("told %v, want a denial that names the subject", err)
+	}
+}
+
+// Credentials that a server refuses are tried again: it, or the file, may be mended.
+func TestRefusedCredentials(t *testing.T) {
+	opts := &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT}
+	withPassword := func(password string) *server.Options {
+		o := opts.Clone()
+		o.Users = []*server.User{{Username: "ann", Password: password}}
+		return o
+	}
+	s := natstest.Serve(t, withPassword("x"))
+	opts.Port = s.Addr().(*net.TCPAddr).Port
+	lines := make(chan string, 64)
+	told := slog.New(slog.NewTextHandler(writerFunc(func(b []byte) { lines <- string(b) }), nil))
+	settings := service.Server{URL: strings.Replace(s.ClientURL(), "nats://", "nats://ann:x@", 1), Timeout: time.Second}
+	nc, err := settings.Connect(t.Context(), told)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	states := nc.StatusChanged(nats.CONNECTED, nats.CLOSED)
+	if err := s.ReloadOptions(withPassword("y")); err != nil {
+		t.Fatal(err)
+	}
+	refused := 0
+	for refused == 0 {
+		if strings.Contains(<-lines, "refuses the credentials") {
+			refused++
+		}
+	}
+	for attempts := nc.Stats().Reconnects; nc.Stats().Reconnects < attempts+3; { // the client's own way is to give up with the second
+		<-time.After(10 * time.Millisecond)
+	}
+	if err := s.ReloadOptions(withPassword("x")); err != nil {
+		t.Fatal(err)
+	}
+	if state := <-states; state != nats.CONNECTED {
+		t.Fatalf("the connection is %s", state)
+	}
+	for len(lines) > 0 {
+		if strings.Contains(<-lines, "refuses the credentials") {
+			refused++
+		}
+	}
+	if refused != 1 {
+		t.Errorf("it was told %d times", refused)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -78,6 +79,13 @@ func wantsTraces(lookup func(string) (string, bool)) (bool, error) {
 	case "", "http/protobuf", "http/json":
 	default:
 		return false, tracesUsage("OTEL_EXPORTER_OTLP_PROTOCOL=%q: only http/protobuf and http/json are known", protocol)
+	}
+	for _, name := range []string{"OTEL_BSP_MAX_QUEUE_SIZE", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE"} { // OpenTelemetry makes room for as many
+		if given := env(name); given != "" {
+			if n, err := strconv.Atoi(given); err != nil || n <= 0 {
+				return false, tracesUsage("%s=%q is no number of spans above 0", name, given)
+			}
+		}
 	}
 	if endpoint == "" {
 		return true, nil

@@ -82,6 +82,17 @@ func TestTracesOfEnvironment(t *testing.T) {
 	}
 }
 
+// OpenTelemetry makes room for as many spans as it is told.
+func TestTracesRefuseSizes(t *testing.T) {
+	for _, size := range []string{"-1", "0", "many"} {
+		env := map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318", "OTEL_BSP_MAX_QUEUE_SIZE": size}
+		_, err := service.OpenTraces(t.Context(), "wake", "1", func(n string) (string, bool) { return env[n], env[n] != "" }, slog.New(slog.DiscardHandler))
+		if err == nil || !strings.Contains(err.Error(), "OTEL_BSP_MAX_QUEUE_SIZE") {
+			t.Errorf("%s: %v", size, err)
+		}
+	}
+}
+
 // A collector that is to be asked again later keeps nobody waiting in the end.
 func TestTracesEnd(t *testing.T) {
 	collector := otlptest.Start(t)

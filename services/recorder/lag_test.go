@@ -65,6 +65,25 @@ func TestTheRecordersLag(t *testing.T) {
 	})
 }
 
+// Where the stream has dropped all that wasn't recorded, nothing is left that could be lost: what begins then is recorded, and the loss told.
+func TestLagOfLostEvents(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		p := plantOn(t, natstest.Start(t), topology.Config{MaxAge: 12 * time.Minute})
+		p.fill(10)
+		<-time.After(time.Hour)
+		p.record(recorder.Config{})
+		<-time.After(time.Minute)
+		if lag, err := p.log.Lag(t.Context(), "recorder"); err != nil || lag.Danger() || !lag.Gone || lag.Events < 10 {
+			t.Errorf("behind what the stream has dropped: %+v, %v", lag, err)
+		}
+		p.until(p.fill(1))
+		<-time.After(time.Minute)
+		if lag, err := p.log.Lag(t.Context(), "recorder"); err != nil || lag != (eventlog.Lag{}) {
+			t.Errorf("behind the next event: %+v, %v", lag, err)
+		}
+	})
+}
+
 // The recorder goes on with a store whose file an operator has removed, and tells of it: the store is gone when the recorder ends.
 func TestFileRemoved(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
