@@ -419,3 +419,36 @@ func TestNoTableIsForgotten(t *testing.T) {
 		}
 	}
 }
+
+// A session that is watched never says that it has ended: it goes when it has been idle for long, and stays if it goes on until then.
+func TestIdleSessionsAreDeleted(t *testing.T) {
+	p := newTape(t)
+	for _, id := range []string{"left", "taken up", "paused"} {
+		p.start(id, "coder", nil)
+		reason := wire.PauseIdle
+		if id == "paused" {
+			reason = "operator"
+		}
+		p.add(id, wire.RunNode, "", &wire.FlowPaused{Reason: reason})
+	}
+	s := openStore(t)
+	p.store(s, 100)
+	now := time.UnixMilli(p.clock).Add(2 * time.Hour)
+	if n, err := s.Retention.Expire(t.Context(), recorder.Retention{Age: time.Hour, Grace: time.Hour}, now); n != 2 || err != nil {
+		t.Fatalf("%d, %v", n, err)
+	}
+	for range 3 { // a day later
+		p.clock = now.Add(24 * time.Hour).UnixMilli()
+		p.add("taken up", "coder", "coder#1", &wire.AgentText{Content: "Welcome back."})
+	}
+	p.store(s, 100)
+	for more := true; more; {
+		var err error
+		if _, more, err = s.Retention.Remove(t.Context(), now.Add(48*time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff([]string{"paused", "taken up"}, listed(t, s, wire.RunsRequest{})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

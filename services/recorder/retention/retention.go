@@ -91,10 +91,11 @@ func deleteRun(ctx context.Context, t *archive.Tx, of request.Target, force bool
 	rejected := func(hint, format string, args ...any) error {
 		return &wire.APIError{Code: wire.CodeCommandRejected, Message: fmt.Sprintf(format, args...), Hint: hint}
 	}
-	var status, imported string
-	if err := t.Row(ctx, `SELECT status, imported FROM runs WHERE id = ?1`, of.ID).Scan(&status, &imported); err != nil {
+	var status, reason, imported string
+	if err := t.Row(ctx, `SELECT status, reason, imported FROM runs WHERE id = ?1`, of.ID).Scan(&status, &reason, &imported); err != nil {
 		return err
 	}
+	over := isOver(status, reason)
 	late, err := isBehind(ctx, t)
 	if err != nil {
 		return err
@@ -104,9 +105,9 @@ func deleteRun(ctx context.Context, t *archive.Tx, of request.Target, force bool
 		return rejected("try it again in a while", "the recorder is behind: whether something needs run %s isn't known yet", request.Shown(of.Run))
 	case of.Run == wire.NoRun:
 		return request.Bad("%s is what belongs to no run", wire.NoRun)
-	case !isOver(status) && imported == "":
+	case !over && imported == "":
 		return rejected("wait for its end, or `wake abort` it", "run %s hasn't ended", request.Shown(of.Run))
-	case !isOver(status) && !force:
+	case !over && !force:
 		return rejected("delete it with --force", "run %s hasn't ended, as far as was imported", request.Shown(of.Run))
 	}
 	if !force {
@@ -125,9 +126,13 @@ func deleteRun(ctx context.Context, t *archive.Tx, of request.Target, force bool
 	return markDeleted(ctx, t, of.Run, deletedByUser, forced, r.DeletedAt, r.GoneAt)
 }
 
-func isOver(status string) bool {
-	return status == string(wire.RunComplete) || status == string(wire.RunAborted)
+// isOver reports whether a run has ended. A session of a program that is watched never says that it has: it is over while nothing happens in it.
+func isOver(status, reason string) bool {
+	return status == string(wire.RunComplete) || status == string(wire.RunAborted) || status == string(wire.RunPaused) && reason == wire.PauseIdle
 }
+
+// overRuns is [isOver] of the rows of runs r.
+const overRuns = `(r.status IN ('complete', 'aborted') OR r.status = 'paused' AND r.reason = '` + wire.PauseIdle + `')`
 
 // markDeleted notes that a run is deleted. To delete it again may hasten its end.
 func markDeleted(ctx context.Context, t *archive.Tx, run, reason string, forced int, at, goneAt int64) error {
@@ -228,8 +233,9 @@ func (d *Deleter) Expire(ctx context.Context, r Policy, now time.Time) (deleted 
 // endedRuns are the runs that have ended and aren't deleted. When something ended is
 // when the stream stored its end: times that were imported may be of another
 // century.
-const endedRuns = ` FROM runs r JOIN (SELECT run AS id, max(last_time) AS ended, sum(length(data)) AS size FROM segments GROUP BY run) s ON s.id = r.id
-	WHERE r.run <> '` + wire.NoRun + `' AND r.status IN ('complete', 'aborted')
+const endedRuns = ` FROM runs r JOIN (SELECT run AS id, max(last_time) AS ended, sum(size) AS size FROM (
+		SELECT run, last_time, length(data) AS size FROM segments UNION ALL SELECT run, last_time, length(data) FROM tail) stored GROUP BY run) s ON s.id = r.id
+	WHERE r.run <> '` + wire.NoRun + `' AND ` + overRuns + `
 	AND r.run NOT IN (SELECT run FROM deleted) AND r.run NOT IN (SELECT run FROM retired)`
 
 // Ended returns the runs that have ended, also those that are deleted, the first one first.
@@ -256,8 +262,8 @@ func isIdle(ctx context.Context, t *archive.Tx, run string) (idle bool, err erro
 		return false, errBehind
 	}
 	of := request.Target{Run: run}
-	var status string
-	err = t.Row(ctx, `SELECT id, status FROM runs WHERE run = ?1`, run).Scan(&of.ID, &status)
+	var status, reason string
+	err = t.Row(ctx, `SELECT id, status, reason FROM runs WHERE run = ?1`, run).Scan(&of.ID, &status, &reason)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		if err = t.Row(ctx, `SELECT count(*) > 0 FROM retired WHERE run = ?1`, run).Scan(&idle); err != nil || !idle {
@@ -265,7 +271,7 @@ func isIdle(ctx context.Context, t *archive.Tx, run string) (idle bool, err erro
 		}
 		forked, err := hasFork(ctx, t, run)
 		return err == nil && !forked, err
-	case err != nil || !isOver(status):
+	case err != nil || !isOver(status, reason):
 		return false, err
 	}
 	needed, err := isNeeded(ctx, t, of)
@@ -274,7 +280,7 @@ func isIdle(ctx context.Context, t *archive.Tx, run string) (idle bool, err erro
 
 func (d *Deleter) expireOld(ctx context.Context, r Policy, now time.Time) (deleted int, err error) {
 	old, err := d.expiredRuns(ctx, `SELECT r.id, r.run, s.size`+endedRuns+`
-		AND s.ended < ?1 AND NOT EXISTS (SELECT 1 FROM tail WHERE tail.run = r.id AND tail.last_time >= ?1) ORDER BY s.ended`, now.Add(-r.Age).UnixMilli())
+		AND s.ended < ?1 ORDER BY s.ended`, now.Add(-r.Age).UnixMilli())
 	for _, e := range old {
 		done, markErr := d.expireRun(ctx, e.Target, deletedByAge, r, now)
 		if markErr != nil {
