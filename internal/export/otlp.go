@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"mime"
 	"net/http"
 	"slices"
 	"strconv"
@@ -563,10 +564,13 @@ func (t *tracer) finishCall(x *nodeExecution, h *agentThread, e *wire.Event, ste
 	if t.options.Content {
 		s.setText(attrToolResult, p.ToolOutput.Plain())
 	}
-	if p.Error != "" {
-		s.setError("", p.Error)
-	} else {
+	switch {
+	case p.Error == "":
 		s.Status = &spanStatus{Code: statusOK}
+	case t.options.Content: // it is what the tool gave
+		s.setError("", p.Error)
+	default:
+		s.setError("", "the call failed")
 	}
 	t.endSpan(s, e.Timestamp)
 }
@@ -677,7 +681,9 @@ func (p Endpoint) postOnce(ctx context.Context, body []byte) (again bool, after 
 	}
 	maps.Copy(req.Header, p.Header)
 	req.Header.Set("Content-Type", "application/json")
-	answer, err := p.Client.Do(req)
+	client := *p.Client
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // another host isn't who the headers are for
+	answer, err := client.Do(req)
 	if err != nil {
 		return ctx.Err() == nil, 0, err
 	}
@@ -688,6 +694,9 @@ func (p Endpoint) postOnce(ctx context.Context, body []byte) (again bool, after 
 	}
 	switch answer.StatusCode {
 	case http.StatusOK, http.StatusAccepted:
+		if kind, _, _ := mime.ParseMediaType(answer.Header.Get("Content-Type")); kind == "text/html" {
+			return false, 0, fmt.Errorf("%s answers with a page: it is no endpoint of OTLP", req.URL.Redacted())
+		}
 		return false, 0, partialError(said)
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		again = true

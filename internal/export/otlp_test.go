@@ -242,6 +242,14 @@ func TestPost(t *testing.T) {
 		func(w http.ResponseWriter) {
 			_, _ = io.WriteString(w, `{"partialSuccess":{"rejectedSpans":"3","errorMessage":"too old"}}`)
 		},
+		func(w http.ResponseWriter) {
+			w.Header().Set("Location", "http://another/login")
+			w.WriteHeader(http.StatusFound)
+		},
+		func(w http.ResponseWriter) {
+			w.Header().Set("Content-Type", "text/html; charset=utf-8")
+			_, _ = io.WriteString(w, "<html>log in</html>")
+		},
 	}
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -267,9 +275,30 @@ func TestPost(t *testing.T) {
 		if err := p.Post(t.Context(), []byte("{}")); err == nil || !strings.Contains(err.Error(), "rejected 3 spans: too old") {
 			t.Errorf("in part: %v", err)
 		}
+		if err := p.Post(t.Context(), []byte("{}")); err == nil || !strings.Contains(err.Error(), "302 Found") { // the headers are for no other host
+			t.Errorf("sent elsewhere: %v", err)
+		}
+		if err := p.Post(t.Context(), []byte("{}")); err == nil || !strings.Contains(err.Error(), "a page") {
+			t.Errorf("a page: %v", err)
+		}
 	})
-	if want := "POST /v1/traces application/json Bearer x {}"; len(asked) != 5 || asked[0] != want {
+	if want := "POST /v1/traces application/json Bearer x {}"; len(asked) != 7 || asked[0] != want {
 		t.Errorf("%q", asked)
+	}
+}
+
+// What a tool gave is left out unless it is asked for, also where that is an error.
+func TestToolErrorsAreContent(t *testing.T) {
+	h := newHistory(t)
+	h.event("a", &wire.Event{ExecID: "a#1", CallID: "c1", Payload: &wire.AgentTool{ToolName: "Bash", ToolInput: wire.RawString("x"), ToolOutput: wire.RawString("Jane Doe"), Error: "Exit code 1\nJane Doe"}})
+	for _, content := range []bool{false, true} {
+		body, err := json.Marshal(spans(t, h.run, entries(h.entries...), export.Spans{Content: content}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if has := strings.Contains(string(body), "Jane Doe"); has != content {
+			t.Errorf("with content %t it is there: %t", content, has)
+		}
 	}
 }
 
