@@ -20,6 +20,7 @@ import (
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/health"
 	"code.wake.dev/wake/internal/keeper"
+	"code.wake.dev/wake/internal/keys"
 	"code.wake.dev/wake/internal/service"
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/internal/topology"
@@ -150,8 +151,8 @@ func (d doctor) checkStorage(ctx context.Context) []check {
 	if err != nil {
 		return nil // the check of the streams says so
 	}
-	err = kv.Delete(ctx, d.names.StateKey("doctor", "probe"))   // which no service reads
-	if err == nil || errors.Is(err, context.DeadlineExceeded) { // doctor's credentials don't permit it, or the bucket has no leader
+	err = keys.Delete(ctx, kv, d.names.StateKey("doctor", "probe"), 0) // which no service reads
+	if err == nil || errors.Is(err, context.DeadlineExceeded) {        // doctor's credentials don't permit it, or the bucket has no leader
 		return nil
 	}
 	return []check{{"storage", failed, "nothing is stored: " + err.Error(), storageRemedy}}

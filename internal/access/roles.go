@@ -341,6 +341,8 @@ func (g *grants) grantRecorder() {
 	}
 	g.allowPublish(g.names.API(wire.VerbState), g.names.API(wire.VerbEvents)) // itself, for what the stream has dropped
 	g.grantState("recorder")
+	g.allowPublish("$KV." + g.names.StateBucket() + ".alerter.*") // of runs that are removed, and not its position
+	g.denyPublish("$KV." + g.names.StateBucket() + ".alerter._")
 }
 
 func (g *grants) grantSnapshotter() {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"code.wake.dev/wake/internal/keys"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -91,7 +92,7 @@ func replaceReport(ctx context.Context, js jetstream.JetStream, names subjects.N
 		if _, err := kv.Get(ctx, key); errors.Is(err, jetstream.ErrKeyNotFound) {
 			return nil
 		}
-		return kv.Delete(ctx, key)
+		return keys.Delete(ctx, kv, key, 0)
 	}
 	r := Report{V: wire.Version, Process: name, At: time.Now().UnixMilli()}
 	for _, t := range troubles {

@@ -113,6 +113,7 @@ func putReading(ctx context.Context, kv jetstream.KeyValue, key string, r readin
 func (s *Server) followReadings(ctx context.Context) {
 	n := s.log.Names()
 	for ctx.Err() == nil {
+		s.forgetReadings() // all come again
 		for e, err := range keys.Watch(ctx, s.log.JetStream(), n.StateBucket(), n.ServiceStates(readingService)) {
 			switch {
 			case err != nil:
@@ -123,6 +124,12 @@ func (s *Server) followReadings(ctx context.Context) {
 		}
 		pull.Sleep(ctx, orphanEvery)
 	}
+}
+
+func (s *Server) forgetReadings() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.readings)
 }
 
 func (s *Server) noteEntry(e keys.Entry) {
@@ -218,5 +225,5 @@ func (s *Server) endOrphan(ctx context.Context, e keys.Entry, r reading) error {
 		}
 		s.logger.Info("ended a run whose reader is gone", "run", r.Run)
 	}
-	return kv.Delete(ctx, e.Key)
+	return keys.Delete(ctx, kv, e.Key, 0)
 }

@@ -33,6 +33,18 @@ func IsConflict(err error) bool {
 		ok && (refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
 }
 
+// markFor is how long the mark of a deletion stays, for those who watch. Who comes later sees that the key isn't there.
+const markFor = time.Hour
+
+// Delete removes a key of a bucket whose messages may have a TTL, if it still has a revision; 0: whichever it has.
+func Delete(ctx context.Context, kv jetstream.KeyValue, key string, revision uint64) error {
+	options := []jetstream.KVDeleteOpt{jetstream.PurgeTTL(markFor)}
+	if revision != 0 {
+		options = append(options, jetstream.LastRevision(revision))
+	}
+	return kv.Purge(ctx, key, options...)
+}
+
 const (
 	// ahead is how many entries are asked for at once.
 	ahead = 256

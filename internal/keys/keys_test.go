@@ -119,3 +119,45 @@ func TestLost(t *testing.T) {
 		}
 	})
 }
+
+// Who watches sees that a key was removed; an hour later nothing is left of it. One that has changed meanwhile stays.
+func TestDelete(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		js, err := jetstream.New(natstest.Start(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "b", LimitMarkerTTL: time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(t, kv, "a", "b")
+		if err := keys.Delete(t.Context(), kv, "a", 2); !keys.IsConflict(err) {
+			t.Errorf("of another revision: %v", err)
+		}
+		gone := 0
+		for e, err := range keys.Watch(t.Context(), js, "b", ">") {
+			switch {
+			case err != nil:
+				t.Fatal(err)
+			case e.Key == "":
+				if err := keys.Delete(t.Context(), kv, "a", 1); err != nil {
+					t.Fatal(err)
+				}
+			case e.Deleted:
+				gone++
+			}
+			if gone > 0 {
+				break
+			}
+		}
+		time.Sleep(2 * time.Hour)
+		s, err := js.Stream(t.Context(), "KV_b")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := s.CachedInfo().State.Msgs; n != 1 {
+			t.Errorf("%d messages are left, and one key", n)
+		}
+	})
+}

@@ -89,7 +89,7 @@ func (s *Store) Remove(ctx context.Context, name string) error {
 	if _, err := s.Get(ctx, name); err != nil {
 		return err
 	}
-	return s.kv.Delete(ctx, s.key(name))
+	return keys.Delete(ctx, s.kv, s.key(name), 0)
 }
 
 // Get returns a schedule. It fails with [ErrNone].

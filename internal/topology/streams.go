@@ -60,7 +60,7 @@ func allRooms(c Config) []room {
 		{Bucket, n.SnapshotsBucket(), bucketConfig(n.SnapshotsBucket(), "states of runs"), func(want, cur *jetstream.StreamConfig) { tunePersistence(c, want, cur) }},
 		{Bucket, n.BookmarksBucket(), bucketConfig(n.BookmarksBucket(), "points to fork from"), nil},
 		{Bucket, n.LeasesBucket(), leasesConfig(n), func(want, cur *jetstream.StreamConfig) { tuneLeases(c, want, cur) }},
-		{Bucket, n.StateBucket(), bucketConfig(n.StateBucket(), "state of services"), nil},
+		{Bucket, n.StateBucket(), stateConfig(n), nil},
 		{ObjectStore, n.BlobsBucket(), objectsConfig(n.BlobsBucket(), "large payloads"), nil},
 		{ObjectStore, n.SessionsBucket(), objectsConfig(n.SessionsBucket(), "session files of agents"), nil},
 		{ObjectStore, n.WorkspacesBucket(), objectsConfig(n.WorkspacesBucket(), "what is in the folders of runs"), nil},
@@ -97,6 +97,7 @@ func (r room) decideStream(c Config, cur *jetstream.StreamConfig) jetstream.Stre
 	merged.DenyDelete, merged.DenyPurge = want.DenyDelete, want.DenyPurge
 	merged.AllowRollup, merged.AllowDirect = want.AllowRollup, want.AllowDirect
 	merged.AllowAtomicPublish = want.AllowAtomicPublish
+	merged.AllowMsgTTL = merged.AllowMsgTTL || want.AllowMsgTTL // a server can't take it back
 	return merged
 }
 
@@ -178,6 +179,13 @@ func bucketConfig(name, description string) jetstream.StreamConfig {
 func leasesConfig(n subjects.Names) jetstream.StreamConfig {
 	c := bucketConfig(n.LeasesBucket(), "sessions of runners")
 	c.AllowDirect = false
+	return c
+}
+
+// stateConfig is a bucket in which marks of deletions don't stay: runs come and go there, for as long as the installation is in use.
+func stateConfig(n subjects.Names) jetstream.StreamConfig {
+	c := bucketConfig(n.StateBucket(), "state of services")
+	c.AllowMsgTTL = true
 	return c
 }
 

@@ -2,15 +2,18 @@ package recorder
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/keys"
 	"code.wake.dev/wake/internal/snapshot"
 	"code.wake.dev/wake/internal/transcript"
 	"code.wake.dev/wake/internal/workspace"
+	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/services/recorder/internal/table"
 	"code.wake.dev/wake/services/recorder/retention"
 )
@@ -76,9 +79,31 @@ func (r *Recorder) dropLeft(ctx context.Context, left table.Remains, before time
 	if err := snapshot.Drop(ctx, r.log, left.Run); err != nil {
 		return false, err
 	}
-	alerts, err := r.log.JetStream().Stream(ctx, r.log.Names().AlertsStream())
-	if err == nil {
-		err = alerts.Purge(ctx, jetstream.WithPurgeSubject(r.log.Names().RunAlerts(left.Run)))
+	if err := r.dropAlerts(ctx, left.Run); err != nil {
+		return false, err
 	}
-	return err == nil, err
+	return true, nil
+}
+
+// dropAlerts removes the alerts of a run, and what the alerter has kept of it.
+func (r *Recorder) dropAlerts(ctx context.Context, run string) error {
+	js, n := r.log.JetStream(), r.log.Names()
+	alerts, err := js.Stream(ctx, n.AlertsStream())
+	if err == nil {
+		err = alerts.Purge(ctx, jetstream.WithPurgeSubject(n.RunAlerts(run)))
+	}
+	if err != nil {
+		return err
+	}
+	kv, err := js.KeyValue(ctx, n.StateBucket())
+	if err != nil {
+		return err
+	}
+	key := n.StateKey(subjects.AlerterConsumer, run)
+	if _, err := kv.Get(ctx, key); errors.Is(err, jetstream.ErrKeyNotFound) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	return keys.Delete(ctx, kv, key, 0)
 }

@@ -63,6 +63,10 @@ func TestRemovedRunLeavesNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		kept, err := js.KeyValue(ctx, subjects.Default.StateBucket())
+		if err != nil {
+			t.Fatal(err)
+		}
 		shared := strings.Repeat("of both ", 1000)
 		keep := func(state *wire.State) {
 			if _, err := states.Save(ctx, state, snapshot.Stored{}); err != nil {
@@ -83,6 +87,9 @@ func TestRemovedRunLeavesNothing(t *testing.T) {
 			last := p.write(owner, &wire.Event{Payload: &wire.FlowComplete{FlowName: "f", Status: wire.FlowStatusComplete}})
 			p.alert("k", wire.Alert{RunID: id, NodeID: "a", Kind: "completion", Text: "Done."})
 			p.pack(folders, id, salt)
+			if _, err := kept.Put(ctx, subjects.Default.StateKey("alerter", id), []byte("{}")); err != nil {
+				t.Fatal(err)
+			}
 			for _, session := range []string{"of-" + id, "of-both"} {
 				if _, err := sessions.Load(ctx, session); err != nil {
 					t.Fatal(err)
@@ -162,6 +169,11 @@ func TestRemovedRunLeavesNothing(t *testing.T) {
 		<-time.After(5 * time.Minute)
 		if left := p.left(); len(left) > 0 {
 			t.Errorf("in the end there is %v", left)
+		}
+		if keys, err := kept.ListKeysFiltered(ctx, "alerter.>"); err != nil {
+			t.Error(err)
+		} else if key, ok := <-keys.Keys(); ok {
+			t.Errorf("the alerter's %s is left", key)
 		}
 		if err := stop(); err != nil {
 			t.Fatal(err)

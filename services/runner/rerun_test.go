@@ -152,7 +152,7 @@ func TestRerunOwnerDies(t *testing.T) {
 		"between claim and resumption":    "flow:resumed",
 		"between resumption and schedule": "node:scheduled",
 		"before its end":                  "flow:complete",
-		"before it leaves the registry":   "KV-Operation: DEL",
+		"before it leaves the registry":   "KV-Operation: PURGE",
 	} {
 		t.Run(name, func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T) {

@@ -114,15 +114,33 @@ func (g *Registry) Follow(ctx context.Context) error {
 
 // watchRegistrations notes changes until ctx ends or anything is odd.
 func (g *Registry) watchRegistrations(ctx context.Context) error {
+	former := g.revisions() // those of them that don't come again were taken out long ago
 	for e, err := range keys.Watch(ctx, g.js, g.names.StateBucket(), g.names.ServiceStates(Service)) {
 		if err != nil {
 			return err
 		}
-		if e.Key != "" {
-			g.noteChange(e)
+		if e.Key == "" {
+			for key, revision := range former {
+				g.noteChange(keys.Entry{Key: key, Revision: revision + 1, Deleted: true})
+			}
+			former = nil
+			continue
 		}
+		delete(former, e.Key)
+		g.noteChange(e)
 	}
 	return nil
+}
+
+// revisions are those of the registrations that are known, by key.
+func (g *Registry) revisions() map[string]uint64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	all := make(map[string]uint64, len(g.runs))
+	for key, k := range g.runs {
+		all[key] = k.revision
+	}
+	return all
 }
 
 func (g *Registry) noteChange(e keys.Entry) {
@@ -263,7 +281,7 @@ func (g *Registry) Add(ctx context.Context, reg Registration) (revision uint64, 
 // Remove takes a run out, unless it was registered again since a
 // revision.
 func (g *Registry) Remove(ctx context.Context, run string, revision uint64) error {
-	if err := g.kv.Delete(ctx, g.stateKey(run), jetstream.LastRevision(revision)); err != nil {
+	if err := keys.Delete(ctx, g.kv, g.stateKey(run), revision); err != nil {
 		return fmt.Errorf("take run %s out of the active ones: %w", run, err)
 	}
 	g.mu.Lock()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"code.wake.dev/wake/internal/keys"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner/internal/tenure"
@@ -86,7 +87,7 @@ func (g *Registry) TakeDrained(ctx context.Context, runner string) (list Drained
 		return list, false, fmt.Errorf("runner: list of what was running: %w", err)
 	}
 	found = wire.Unmarshal(e.Value(), &list) == nil
-	if err := g.kv.Delete(ctx, key); err != nil {
+	if err := keys.Delete(ctx, g.kv, key, 0); err != nil {
 		return list, found, fmt.Errorf("runner: list of what was running: %w", err)
 	}
 	return list, found, nil
