@@ -374,6 +374,7 @@ func (g *grants) grantRunner() {
 	g.allowPublish(n.Prefix() + ".hooks.>")                       // to ask, for agents
 	g.allowPublish(n.API(wire.VerbEvents), n.API(wire.VerbState)) // what the stream has dropped of a run that is forked, or whose folder is asked for
 	g.allowPublish(n.API(wire.VerbBudgets))                       // what is spent of what runs share
+	g.allowPublish(n.API(wire.VerbStatus))                        // whether a run was removed whose folder is there
 	g.allowSubscribe(n.AllIngest())
 	g.allowPublish(n.AllIngest()) // whether another reads an input
 	g.grantRead(n.CommandsStream(), n.QueueStream(), n.AlertsStream(), "KV_"+n.SnapshotsBucket(), "KV_"+n.BookmarksBucket())

@@ -85,6 +85,8 @@ type APIError struct {
 	Message string    `json:"message"`
 	Hint    string    `json:"hint,omitempty"`    // what to do about it
 	Matches []string  `json:"matches,omitempty"` // of an ambiguous id: the runs, newest first
+
+	RemovedAt int64 `json:"removedAt,omitempty"` // of a run that was deleted: when its events were removed, Unix ms
 }
 
 // Error returns the message, followed by the matches.

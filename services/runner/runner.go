@@ -315,6 +315,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	part(&basis, base, "shared budgets", r.purse.Follow)
 	part(&basis, base, "frozen agents", r.watchKeepers)
 	part(&incoming, ctx, "keepers", workers.Sweep)
+	part(&incoming, ctx, "folders of removed runs", r.dropRemovedFolders)
 	if f.folders != nil {
 		part(&incoming, ctx, "snapshots of folders", func(ctx context.Context) error { return r.servePacks(ctx, f.folders) })
 	}

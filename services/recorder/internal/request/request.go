@@ -222,6 +222,8 @@ func removedError(run string, at int64) *wire.APIError {
 	return &wire.APIError{
 		Code:    wire.CodeRunNotFound,
 		Message: fmt.Sprintf("run %s was deleted, and its events were removed on %s", Shown(run), time.UnixMilli(at).UTC().Format(time.DateTime)),
+
+		RemovedAt: at,
 	}
 }
 

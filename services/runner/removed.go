@@ -1,0 +1,79 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/pull"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+const (
+	// removedFirst is when a process looks for folders of removed runs the first time, and removedEvery how long it then waits.
+	removedFirst = 10 * time.Minute
+	removedEvery = 6 * time.Hour
+	// removedWait is how long the recorder may take to say what has become of a run.
+	removedWait = 10 * time.Second
+)
+
+// dropRemovedFolders removes the folders of runs that were removed from the record, now and then, until ctx ends. Nothing refers to
+// them: a run with a fork, or one that goes on below it, isn't removed, unless that is forced.
+func (r *Runner) dropRemovedFolders(ctx context.Context) error {
+	for wait := removedFirst; ; wait = removedEvery {
+		if pull.Sleep(ctx, wait); ctx.Err() != nil {
+			return nil
+		}
+		dropped, err := r.dropFoldersOnce(ctx)
+		if dropped > 0 {
+			r.logger.InfoContext(ctx, "removed the folders of runs that were removed", "runs", dropped)
+		}
+		if err != nil && ctx.Err() == nil {
+			r.logger.WarnContext(ctx, "folders of removed runs may stay, tries again", "again_in", removedEvery.String(), "error", err)
+		}
+	}
+}
+
+func (r *Runner) dropFoldersOnce(ctx context.Context) (dropped int, err error) {
+	folders, err := os.ReadDir(r.cfg.Workspaces)
+	if err != nil {
+		return 0, err
+	}
+	for _, folder := range folders {
+		run, err := subjects.Unescape(folder.Name())
+		if err != nil || subjects.CheckID(run) != nil || !folder.IsDir() {
+			continue // it isn't wake's
+		}
+		if _, active := r.active.Load().Get(run); active {
+			continue
+		}
+		removed, err := r.isRemoved(ctx, run)
+		if err != nil {
+			return dropped, err
+		}
+		if !removed {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(r.cfg.Workspaces, folder.Name())); err != nil {
+			return dropped, fmt.Errorf("folder of run %s: %w", run, err)
+		}
+		dropped++
+	}
+	return dropped, nil
+}
+
+// isRemoved reports whether the recorder has removed a run.
+func (r *Runner) isRemoved(ctx context.Context, run string) (bool, error) {
+	wait, cancel := context.WithTimeout(ctx, removedWait)
+	defer cancel()
+	_, err := api.Call[wire.StatusResponse](wait, r.log.Conn(), r.log.Names(), wire.VerbStatus, wire.StatusRequest{Run: run})
+	if refused, ok := errors.AsType[*wire.APIError](err); ok && refused.Code == wire.CodeRunNotFound {
+		return refused.RemovedAt > 0, nil
+	}
+	return false, err
+}
