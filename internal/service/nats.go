@@ -119,6 +119,7 @@ func (s Server) Connect(ctx context.Context, log *slog.Logger) (*nats.Conn, erro
 	ctx, cancel := context.WithTimeout(ctx, s.Wait+2*s.Timeout)
 	defer cancel()
 	var last error // of an attempt that wasn't cut off: it tells more
+	var told time.Time
 	for {
 		nc, err := s.dialOnce(ctx, log)
 		if err == nil || !isUnreachable(err) {
@@ -130,7 +131,10 @@ func (s Server) Connect(ctx context.Context, log *slog.Logger) (*nats.Conn, erro
 		if s.Wait == 0 {
 			return nil, last
 		}
-		log.InfoContext(ctx, "waiting for the server", "error", err)
+		if time.Since(told) >= waitAgain {
+			log.InfoContext(ctx, "waiting for the server", "error", err)
+			told = time.Now()
+		}
 		select {
 		case <-time.After(s.Timeout):
 		case <-ctx.Done():
@@ -138,6 +142,9 @@ func (s Server) Connect(ctx context.Context, log *slog.Logger) (*nats.Conn, erro
 		}
 	}
 }
+
+// waitAgain is how often it is told that a server is waited for.
+const waitAgain = 30 * time.Second
 
 func isUnreachable(err error) bool {
 	var known *Error
