@@ -99,6 +99,17 @@ func userClaims(nc *nats.Conn) (*jwt.UserClaims, error) {
 	return c, nil
 }
 
+// NameService is what a service puts into [CallerHeader] when it asks another one: within an account the server names nobody. "" for those
+// whom the server names, or that are on a server without users.
+func NameService(nc *nats.Conn) (string, error) {
+	c, err := userClaims(nc)
+	if err != nil || c == nil || !c.Tags.Contains(knowsUser) {
+		return "", err
+	}
+	name, err := json.Marshal(map[string]string{"user": c.Subject, "name_tag": c.Name})
+	return string(name), err
+}
+
 // KnowsUsers reports whether a connection belongs to a service that users ask from
 // accounts of their own.
 func KnowsUsers(nc *nats.Conn) (bool, error) {

@@ -3,6 +3,7 @@ package access_test
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -69,9 +70,16 @@ func TestServiceKnowsWhoAsks(t *testing.T) {
 	if _, code := ask(access.User{Name: "gus", Role: access.Guest, Run: "Mine"}, "mine"); code != wire.CodeDenied {
 		t.Errorf("a guest of another run: %q", code)
 	}
-	up, _, _ := s.connect(access.User{Name: "up", Role: access.Up})
-	_, err := api.Call[wire.StatusResponse](t.Context(), up, subjects.Default, wire.VerbStatus, wire.StatusRequest{Run: "Mine"})
-	if !wire.HasCode(err, wire.CodeDenied) {
-		t.Errorf("nobody: %v", err)
+	// Services ask each other in one account, where the server names nobody: they name themselves.
+	for name, role := range map[string]access.Role{"up": access.Up, "r1": access.Runner} {
+		up, _, _ := s.connect(access.User{Name: name, Role: role})
+		r, err := api.Call[wire.StatusResponse](t.Context(), up, subjects.Default, wire.VerbStatus, wire.StatusRequest{Run: "Mine"})
+		if err != nil || r.RunID != name {
+			t.Errorf("%s asks as %q, %v", name, r.RunID, err)
+		}
+		m, err := up.RequestWithContext(t.Context(), "wake.api.status", []byte(`{"run":"Mine"}`))
+		if err != nil || !strings.Contains(string(m.Data), string(wire.CodeDenied)) {
+			t.Errorf("nobody: %v", err)
+		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 
+	"code.wake.dev/wake/internal/access"
 	"code.wake.dev/wake/internal/tracing"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
@@ -40,6 +41,9 @@ func CallAt[A any](ctx context.Context, nc *nats.Conn, names subjects.Names, sub
 	defer cancel()
 	ask := &nats.Msg{Subject: subject, Data: body, Header: nats.Header{}}
 	tracing.Inject(ctx, ask.Header)
+	if name, err := access.NameService(nc); err == nil && name != "" {
+		ask.Header.Set(access.CallerHeader, name)
+	}
 	m, err := nc.RequestMsgWithContext(limited, ask)
 	if err != nil {
 		return answer, unansweredError(ctx, names, verb, wait, err)

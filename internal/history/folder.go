@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/internal/workspace"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -33,7 +34,13 @@ type FolderChanges struct {
 // FolderOf returns the last snapshot of the folder of a run in a state, or the first one, if nothing was at work before. It fails if
 // none is kept.
 func FolderOf(ctx context.Context, log eventlog.Reader, state *wire.State) (f Folder, err error) {
-	f = Folder{RunID: state.RunID, Snapshot: state.Folder}
+	f = Folder{RunID: state.RunID}
+	f.Snapshot, err = LastKept(ctx, state, FlowsBelow, func(ctx context.Context, id string) (*wire.State, error) {
+		return StateAt(ctx, log, id, state.Position.Seq)
+	})
+	if err != nil {
+		return f, err
+	}
 	if s := f.Snapshot; s == nil || s.Pending {
 		first, err := FirstFolder(ctx, log, state.RunID, state.Position.Seq)
 		if err != nil {
@@ -127,3 +134,39 @@ func firstFolder(events iter.Seq2[eventlog.Entry, error]) (*wire.FolderSnapshot,
 	}
 	return nil, nil
 }
+
+// LastKept returns the last snapshot of the folder of a run: its own, or that of a run below it which works in the same folder. below names
+// those of a run, and stateOf returns their states, as of when s is.
+func LastKept(ctx context.Context, s *wire.State, below func(*wire.State) []string, stateOf func(ctx context.Context, run string) (*wire.State, error)) (*wire.FolderSnapshot, error) {
+	last := s.Folder
+	for _, id := range below(s) {
+		state, err := stateOf(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		if state.Workspace == "" || state.Workspace != s.Workspace {
+			continue
+		}
+		kept, err := LastKept(ctx, state, below, stateOf)
+		if err != nil {
+			return nil, err
+		}
+		if kept != nil && (last == nil || kept.Position > last.Position) {
+			last = kept
+		}
+	}
+	return last, nil
+}
+
+// FlowsBelow are the runs that flow nodes of a run have begun.
+func FlowsBelow(s *wire.State) (ids []string) {
+	for _, n := range s.Nodes {
+		if n.Type == nodeOfFlow && n.Exec != "" && n.Started != 0 {
+			ids = append(ids, run.ChildID(s.RunID, n.Exec))
+		}
+	}
+	return ids
+}
+
+// nodeOfFlow is the type of a node that begins a run.
+const nodeOfFlow = "flow"

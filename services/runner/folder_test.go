@@ -628,3 +628,36 @@ func TestLateOffer(t *testing.T) {
 		}
 	})
 }
+
+// A fork behind a flow has what the flow has made in the folder.
+func TestForkBehindFlow(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		var found sync.Map
+		b.runner("r1", &scripted{say: func(_ context.Context, r agent.Request) (string, error) {
+			found.Store(r.RunID+"/"+r.NodeID, names(t, r.Options.Cwd))
+			if r.NodeID == "d" {
+				return "done", nil
+			}
+			return "done", os.WriteFile(filepath.Join(r.Options.Cwd, r.NodeID), nil, 0o600)
+		}}, keeping)
+		b.submit("run1", below)
+		_, entries := b.ended("run1")
+		at := entries[slices.IndexFunc(entries, func(e eventlog.Entry) bool {
+			p, ok := e.Event.Payload.(*wire.NodeComplete)
+			return ok && p.Target == "f"
+		})].Pos
+		b.publish(subjects.Default.QueueRun(), wire.RunRequest{V: wire.Version, RunID: "fork1", Fork: &wire.ForkRequest{ParentRun: "run1", ParentPos: at}})
+		if s, entries := b.ended("fork1"); s.Result != wire.FlowStatusComplete {
+			t.Errorf("ended as %s (%s):\n%s", s.Result, s.Error, story(entries))
+		}
+		if got, _ := found.Load("fork1/d"); got != "a b c" {
+			t.Errorf("the fork found %q", got)
+		}
+		q := wire.WorkspaceRequest{Run: "run1", At: at}
+		r, err := api.Call[wire.WorkspaceResponse](t.Context(), b.log.Conn(), subjects.Default, wire.VerbWorkspace, q)
+		if err != nil || len(r.Content) != 3 {
+			t.Errorf("there %+v, %v", r, err)
+		}
+	})
+}

@@ -14,6 +14,7 @@ import (
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/flow"
 	"code.wake.dev/wake/internal/ledger"
+	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner/internal/child"
 	"code.wake.dev/wake/services/runner/internal/command"
@@ -85,7 +86,7 @@ func nodeOf(exec string) string {
 // looks whether it has ended.
 func (c *children) followChild(ctx context.Context, node string, n wire.NodeState) error {
 	o := c.owner
-	id := child.ID(o.runID, n.Exec)
+	id := run.ChildID(o.runID, n.Exec)
 	running := o.view.State().Status == wire.RunRunning
 	kid, known := c.kids[n.Exec]
 	if !known {
@@ -275,7 +276,7 @@ func (c *children) abortLeft(ctx context.Context) error {
 		if n.Type != string(flow.TypeFlow) || !withdrawn {
 			continue
 		}
-		if err := c.endCalled(ctx, child.ID(c.owner.runID, n.Exec)); err != nil {
+		if err := c.endCalled(ctx, run.ChildID(c.owner.runID, n.Exec)); err != nil {
 			return err
 		}
 	}

@@ -42,6 +42,12 @@ func (o *owner) forkFolder(ctx context.Context, parent *wire.State) (dir string,
 
 // keptFolder makes the folder of a fork as of its point.
 func (o *owner) keptFolder(ctx context.Context, parent *wire.State) (_ string, err error) {
+	at := o.asked().Fork.ParentPos
+	if parent.Folder, err = history.LastKept(ctx, parent, history.FlowsBelow, func(ctx context.Context, id string) (*wire.State, error) {
+		return history.StateAt(ctx, o.cfg.Log, id, at)
+	}); err != nil {
+		return "", err
+	}
 	if f := parent.Folder; f == nil || f.Pending {
 		if parent.Folder, err = o.firstFolder(ctx, f != nil); err != nil {
 			return "", err
@@ -127,7 +133,7 @@ func (o *owner) moveFolder(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	s, begun := o.view.State(), time.Now()
-	kept, err := o.lastKept(ctx, s)
+	kept, err := history.LastKept(ctx, s, runsBelow, o.cfg.Runs.State)
 	if err != nil || kept == nil || kept.Refused != "" || kept.Position == 0 {
 		return false, err
 	}

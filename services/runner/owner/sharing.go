@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/history"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner/internal/child"
 	"code.wake.dev/wake/services/runner/internal/command"
@@ -89,35 +89,9 @@ func (o *owner) resumeIn(ctx context.Context, dir, message string) error {
 	return o.appendEvents(ctx, []*wire.Event{{Payload: &wire.FlowResumed{Strategy: command.StrategyCrash, Overrides: overrides, Message: message}}})
 }
 
-// lastKept returns the last snapshot of the folder of a run: its own, or that of a run below it which works in the same folder.
-func (o *owner) lastKept(ctx context.Context, s *wire.State) (*wire.FolderSnapshot, error) {
-	last := s.Folder
-	for _, id := range runsBelow(s) {
-		below, err := o.cfg.Runs.State(ctx, id)
-		if err != nil {
-			return nil, err
-		}
-		if below.Workspace == "" || below.Workspace != s.Workspace {
-			continue
-		}
-		kept, err := o.lastKept(ctx, below)
-		if err != nil {
-			return nil, err
-		}
-		if kept != nil && (last == nil || kept.Position > last.Position) {
-			last = kept
-		}
-	}
-	return last, nil
-}
-
 // runsBelow are the runs that flow nodes of a run have begun, and those that its agents wait for.
-func runsBelow(s *wire.State) (ids []string) {
-	for _, n := range s.Nodes {
-		if n.Type == string(flow.TypeFlow) && n.Exec != "" {
-			ids = append(ids, child.ID(s.RunID, n.Exec))
-		}
-	}
+func runsBelow(s *wire.State) []string {
+	ids := history.FlowsBelow(s)
 	for _, call := range s.Tools {
 		if callsRun(s, call) {
 			ids = append(ids, child.CallID(s.RunID, call.Exec, call.CallID))

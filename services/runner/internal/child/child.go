@@ -5,36 +5,20 @@ package child
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
 	"strings"
 
 	"code.wake.dev/wake/internal/flow"
-	"code.wake.dev/wake/pkg/subjects"
+	runs "code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner/internal/queue"
 )
 
-// hashedID is the beginning of an id that is a hash.
-const hashedID = "child-"
-
-// ID names the run of an execution. All owners and workers compute the same, so
-// that a child isn't started twice. One that would be too long for an id is a hash.
-func ID(run, exec string) string {
-	id := run + "." + exec
-	if len(id) <= subjects.MaxID {
-		return id
-	}
-	sum := sha256.Sum256([]byte(id))
-	return hashedID + hex.EncodeToString(sum[:])
-}
-
 // CallID names the run that a call of an agent starts. A worker that asks again, in
 // whatever process, waits for the same one.
-func CallID(run, exec, call string) string { return ID(run, exec+"."+call) }
+func CallID(run, exec, call string) string { return runs.ChildID(run, exec+"."+call) }
 
 // CallKey is how the state of a run names an open call.
 func CallKey(exec, call string) string { return exec + "/" + call }
