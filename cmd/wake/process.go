@@ -90,10 +90,15 @@ func (a *app) newProcess(ctx context.Context, name string, o processOptions, dir
 // prepareLog opens the log on a connection.
 func (p *process) prepareLog(ctx context.Context, nc *nats.Conn) error {
 	p.nc = nc
+	closed := nc.StatusChanged(nats.CLOSED)
 	p.group.Add("connection", func(ctx context.Context) error {
-		<-ctx.Done()
-		p.nc.Close()
-		return nil
+		select {
+		case <-ctx.Done():
+			nc.Close()
+			return nil
+		case <-closed:
+			return serviceError(codeFailed, "the log says why; start it again", "the connection to NATS is closed for good")
+		}
 	})
 	o, err := p.app.logOptions()
 	if err != nil {

@@ -279,7 +279,13 @@ func (s Server) connectOptions(log *slog.Logger) []nats.Option {
 				log.Warn("connection lost", "error", err)
 			}
 		}),
-		nats.ReconnectHandler(func(nc *nats.Conn) { log.Warn("connected again", "url", Address(nc.ConnectedUrl())) }),
+		nats.ReconnectHandler(func(nc *nats.Conn) {
+			log.Warn("connected again", "url", Address(nc.ConnectedUrl()))
+			if s.isOtherUser() {
+				log.Error("the credentials are another user's now, who gets answers elsewhere: the connection is closed, and the process has to be started again", "creds", s.Creds)
+				nc.Close()
+			}
+		}),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			if isRefusal(err) {
 				if now := time.Now().UnixNano(); now-refused.Swap(now) > int64(refusalAgain) {
@@ -301,6 +307,19 @@ func (s Server) connectOptions(log *slog.Logger) []nats.Option {
 		options = append(options, nats.InProcessServer(s.InProcess))
 	}
 	return options
+}
+
+// isOtherUser reports whether the file of credentials has those of another user than at the start.
+func (s Server) isOtherUser() bool {
+	if s.Creds == "" {
+		return false
+	}
+	creds, err := os.ReadFile(s.Creds)
+	if err != nil {
+		return false // the next attempt to connect says so
+	}
+	inbox, err := access.Inbox(creds)
+	return err == nil && inbox != s.inbox
 }
 
 // refusalAgain is for how long nothing was refused when a refusal is told again.

@@ -452,3 +452,28 @@ func TestIdleSessionsAreDeleted(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+// A run that failed, was deleted and goes on again is there again, and loses nothing.
+func TestDeletedRunGoesOn(t *testing.T) {
+	p := newTape(t)
+	exec := p.start("r1", "coder", nil)
+	p.add("r1", "coder", exec, &wire.NodeError{Error: "no luck"})
+	p.add("r1", wire.RunNode, "", &wire.FlowComplete{FlowName: "review", Status: wire.FlowStatusFailed, Error: "no luck"})
+	s := openStore(t)
+	p.store(s, 100)
+	now := time.UnixMilli(p.clock)
+	if _, err := s.Retention.Delete(t.Context(), wire.DeleteRequest{Run: "r1"}, time.Hour, now); err != nil {
+		t.Fatal(err)
+	}
+	p.add("r1", wire.RunNode, "", &wire.FlowResumed{Strategy: "crash", Rerun: []string{"coder"}})
+	p.store(s, 100)
+	if _, err := s.Retention.Expire(t.Context(), recorder.Retention{}, now); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"r1"}, listed(t, s, wire.RunsRequest{})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if run, _, err := s.Retention.Remove(t.Context(), now.Add(2*time.Hour)); run != "" || err != nil {
+		t.Errorf("removed %q, %v", run, err)
+	}
+}

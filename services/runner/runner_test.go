@@ -673,7 +673,7 @@ func TestChildRun(t *testing.T) {
 		flow := strings.Replace(nested, "name: child\n", "name: child\n        labels: {team: child}\n", 1)
 		flow = strings.Replace(flow, "      input: {who:", "      labels: {on: node}\n      input: {who:", 1)
 		b.submit("run1", flow, func(r *wire.RunRequest) {
-			r.Input, r.Labels = wire.Raw("\x81\xa3who\xa5world"), map[string]string{"team": "parent", "on": "parent", "for": "parent"}
+			r.Input, r.Labels = wire.Raw("\x81\xa3who\xa5world"), map[string]string{"team": "parent", "on": "parent", "for": "parent", "name": "parent"}
 		})
 		state, entries := b.ended("run1")
 		if text := state.Outputs["after"].TextAt("text"); text != "<<child of world>>" {

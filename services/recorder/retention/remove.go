@@ -77,7 +77,7 @@ func retireNext(ctx context.Context, t *archive.Tx, now time.Time) (more bool, e
 	}
 	var of request.Target
 	var forced, goesOn bool
-	err = t.Row(ctx, `SELECT r.id, r.run, d.forced <> 0, d.reason <> '`+deletedByUser+`' AND r.last_at > d.at
+	err = t.Row(ctx, `SELECT r.id, r.run, d.forced <> 0, `+goesOnAgain+`
 		FROM deleted d JOIN runs r ON r.run = d.run WHERE d.gone_at <= ?1 ORDER BY d.gone_at LIMIT 1`, now.UnixMilli()).
 		Scan(&of.ID, &of.Run, &forced, &goesOn)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -86,7 +86,7 @@ func retireNext(ctx context.Context, t *archive.Tx, now time.Time) (more bool, e
 	if err != nil {
 		return false, err
 	}
-	if goesOn { // a session that was idle for long
+	if goesOn {
 		_, err := t.Do(ctx, `DELETE FROM deleted WHERE run = ?1`, of.Run)
 		return true, err
 	}

@@ -213,8 +213,16 @@ type expiredRun struct {
 }
 
 // Expire deletes the runs that a retention has no place for, and returns how
-// many. What goes on, or is needed, stays.
+// many. What goes on, or is needed, stays, and what goes on again after it was deleted is restored.
 func (d *Deleter) Expire(ctx context.Context, r Policy, now time.Time) (deleted int, err error) {
+	err = d.kept.Change(ctx, func(t *archive.Tx) error {
+		_, err := t.Do(ctx, `DELETE FROM deleted WHERE run IN (SELECT d.run FROM deleted d JOIN runs r ON r.run = d.run
+			WHERE (`+goesOnAgain+`) AND r.run NOT IN (SELECT run FROM retired))`)
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("recorder: retention: %w", err)
+	}
 	if r.Age > 0 {
 		if deleted, err = d.expireOld(ctx, r, now); err != nil {
 			return deleted, fmt.Errorf("recorder: retention: %w", err)
@@ -229,6 +237,9 @@ func (d *Deleter) Expire(ctx context.Context, r Policy, now time.Time) (deleted 
 	}
 	return deleted, nil
 }
+
+// goesOnAgain says that something has happened in a deleted run d, r since: it was resumed, or its session was taken up again.
+const goesOnAgain = `r.imported = '' AND NOT ` + overRuns + ` OR d.reason <> '` + deletedByUser + `' AND r.last_at > d.at`
 
 // endedRuns are the runs that have ended and aren't deleted. When something ended is
 // when the stream stored its end: times that were imported may be of another

@@ -85,7 +85,10 @@ func Layers(given wire.Raw, def *flow.Definition, node string) ([]map[string]wir
 	return all, nil
 }
 
-// Labels are those of a run that another one begins: that one's, unless its own flow or who begins it says otherwise. So what it
+// nameLabel is what people call a run.
+const nameLabel = "name"
+
+// Labels are those of a run that another one begins: that one's but its name, unless its own flow or who begins it says otherwise. So what it
 // spends counts where the other's does.
 func Labels(parent map[string]string, def *flow.Definition, own map[string]string) map[string]string {
 	labels := maps.Clone(parent)
@@ -95,6 +98,7 @@ func Labels(parent map[string]string, def *flow.Definition, own map[string]strin
 	if labels == nil {
 		return own
 	}
+	delete(labels, nameLabel)
 	maps.Copy(labels, own)
 	return labels
 }
