@@ -151,7 +151,7 @@ func TestDelete(t *testing.T) {
 				break
 			}
 		}
-		time.Sleep(2 * time.Hour)
+		<-time.After(2 * time.Hour)
 		s, err := js.Stream(t.Context(), "KV_b")
 		if err != nil {
 			t.Fatal(err)

@@ -3,6 +3,7 @@ package recorder_test
 import (
 	"bytes"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -122,7 +123,7 @@ func TestRemovedRunLeavesNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			list, err := b.List(ctx)
-			if err != nil && err != jetstream.ErrNoObjectsFound {
+			if err != nil && !errors.Is(err, jetstream.ErrNoObjectsFound) {
 				t.Fatal(err)
 			}
 			return fmt.Sprint(len(list), " objects")
@@ -154,7 +155,7 @@ func TestRemovedRunLeavesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		time.Sleep(age + 24*time.Hour)
+		<-time.After(age + 24*time.Hour)
 		stop = p.record(recorder.Config{})
 		<-time.After(5 * time.Minute)
 		if got := objects(); got != "3 objects" { // the state and the field of the other run, and that of both
@@ -164,7 +165,7 @@ func TestRemovedRunLeavesNothing(t *testing.T) {
 		if err := stop(); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(24 * time.Hour)
+		<-time.After(24 * time.Hour)
 		stop = p.record(recorder.Config{})
 		<-time.After(5 * time.Minute)
 		if left := p.left(); len(left) > 0 {
@@ -203,7 +204,7 @@ func TestFieldIsNewAgain(t *testing.T) {
 		}
 		name := list[slices.IndexFunc(list, func(o *jetstream.ObjectInfo) bool { return o.Size >= uint64(len(content)) })].Name
 		old := time.Now()
-		time.Sleep(5 * time.Hour)
+		<-time.After(5 * time.Hour)
 		p.write(w, &wire.Event{Payload: &wire.CommandReceived{Command: mustRaw(t, map[string]any{"type": "send", "message": content}), Reason: content}})
 		if gone, err := p.log.DropBlob(t.Context(), name, old); gone || err != nil {
 			t.Errorf("gone: %t, %v", gone, err)
@@ -222,7 +223,7 @@ func TestFieldIsNewAgain(t *testing.T) {
 		if _, err := s.GetLastMsgForSubject(t.Context(), meta); err == nil {
 			t.Error("its description is left")
 		}
-		time.Sleep(5 * time.Hour)
+		<-time.After(5 * time.Hour)
 		p.write(w, &wire.Event{Payload: &wire.CommandReceived{Command: mustRaw(t, map[string]any{"type": "send", "message": content}), Reason: content}})
 		if data, err := p.log.Blob(t.Context(), name); err != nil || len(data) < len(content) {
 			t.Errorf("stored again: %d bytes, %v", len(data), err)

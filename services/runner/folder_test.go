@@ -591,7 +591,7 @@ func TestLateOffer(t *testing.T) {
 				switch {
 				case r.RunID == "run1" && r.NodeID == "a":
 					b.submit("busy1", one) // takes the slot behind this one
-					time.Sleep(time.Second)
+					<-time.After(time.Second)
 				case r.RunID != "run1":
 					busy <- r.RunID
 					select {
@@ -606,7 +606,7 @@ func TestLateOffer(t *testing.T) {
 		b.submit("run1", chain)
 		<-busy
 		b.until("run1", wire.TypeNodeScheduled)
-		time.Sleep(time.Second) // b is offered
+		<-time.After(time.Second) // b is offered
 		r1.kill()
 		move := func(from, to string) {
 			if err := os.Rename(from, to); err != nil {
@@ -617,10 +617,10 @@ func TestLateOffer(t *testing.T) {
 		b.process("r2", of("r2"), keeping, onSecond)
 		b.submit("busy2", strings.Replace(one, "name: one", "name: one\nworkspace: node", 1))
 		<-busy
-		time.Sleep(20 * time.Second)
+		<-time.After(20 * time.Second)
 		move(first+".gone", first)
 		b.process("r1", of("r1"), keeping, onFirst)
-		time.Sleep(20 * time.Second)
+		<-time.After(20 * time.Second)
 		close(free)
 		state, entries := b.ended("run1")
 		if got, _ := by.Load("run1/b"); state.Result != wire.FlowStatusComplete || got != "r2" || names(t, filepath.Join(second, "run1")) != "a b" {

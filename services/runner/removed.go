@@ -45,9 +45,9 @@ func (r *Runner) dropFoldersOnce(ctx context.Context) (dropped int, err error) {
 		return 0, err
 	}
 	for _, folder := range folders {
-		run, err := subjects.Unescape(folder.Name())
-		if err != nil || subjects.CheckID(run) != nil || !folder.IsDir() {
-			continue // it isn't wake's
+		run, isRun := runOfFolder(folder)
+		if !isRun {
+			continue
 		}
 		if _, active := r.active.Load().Get(run); active {
 			continue
@@ -65,6 +65,12 @@ func (r *Runner) dropFoldersOnce(ctx context.Context) (dropped int, err error) {
 		dropped++
 	}
 	return dropped, nil
+}
+
+// runOfFolder returns the run that a folder is named after.
+func runOfFolder(folder os.DirEntry) (run string, isRun bool) {
+	run, err := subjects.Unescape(folder.Name())
+	return run, err == nil && subjects.CheckID(run) == nil && folder.IsDir()
 }
 
 // isRemoved reports whether the recorder has removed a run.

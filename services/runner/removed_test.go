@@ -34,9 +34,17 @@ func TestFoldersOfRemovedRuns(t *testing.T) {
 			}),
 		}}
 		ctx, cancel := context.WithCancel(t.Context())
-		served := make(chan error, 1)
-		go func() { served <- recorder.Run(ctx, b.nc) }()
-		defer func() { cancel(); <-served }()
+		served := make(chan struct{})
+		go func() {
+			defer close(served)
+			if err := recorder.Run(ctx, b.nc); err != nil {
+				t.Error(err)
+			}
+		}()
+		defer func() {
+			cancel()
+			<-served
+		}()
 		dir := t.TempDir()
 		b.runner("r1", &scripted{say: func(ctx context.Context, _ agent.Request) (string, error) {
 			<-ctx.Done()

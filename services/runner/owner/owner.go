@@ -141,6 +141,10 @@ type folder struct {
 	gone   time.Time // since when neither that runner nor the folder is there; zero: one is
 	shared bool      // it is that of the parent, which stays with it
 	own    bool      // it isn't
+
+	movesTo   string // see [registry.Registration]
+	movesFrom uint64
+	moved     string
 }
 
 // isBound reports whether the nodes of the run stay with the folder of the run.

@@ -88,7 +88,7 @@ func (o *owner) keepFolder(ctx context.Context) error {
 	if !o.isBound() || view.Ended(o.view.State().Status) {
 		return nil
 	}
-	if holder := o.parentHolder(); holder != "" && holder != o.folder.holder {
+	if holder, moved := o.parentPlace(); holder != "" && (holder != o.folder.holder || moved != "" && moved != o.view.State().Workspace) {
 		shared, err := o.sharesFolder(ctx)
 		switch {
 		case err != nil:

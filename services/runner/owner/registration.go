@@ -30,7 +30,10 @@ func (o *owner) takePlace(ctx context.Context) (registered bool, err error) {
 	}
 	if !registered || o.view.State().Status == wire.RunIdle {
 		reg.Folder = o.asked().WorkspaceAt
+	} else if reg.MovesTo != "" && o.view.State().ResumedAt > reg.MovesFrom {
+		reg.Folder, reg.Moved = reg.MovesTo, o.view.State().Workspace
 	}
+	o.folder.moved = reg.Moved
 	o.folder.holder = reg.Folder
 	if o.folder.holder == "" {
 		err = o.findHolder(ctx)
@@ -73,7 +76,7 @@ func (o *owner) newRegistration(ctx context.Context, released uint64) registry.R
 		parent, call = o.asked().ParentRun, o.asked().ParentCall
 	}
 	return registry.Registration{
-		Run: o.runID, Runner: o.cfg.ID, Folder: o.folder.holder, Parent: parent, Call: call,
+		Run: o.runID, Runner: o.cfg.ID, Folder: o.folder.holder, MovesTo: o.folder.movesTo, MovesFrom: o.folder.movesFrom, Moved: o.folder.moved, Parent: parent, Call: call,
 		Since: time.Now().UnixMilli(), Released: released, Incarnation: o.cfg.Log.Incarnation(), Trace: tracing.ParentOf(ctx),
 		Process: o.cfg.Process, Trials: o.trial.count,
 	}

@@ -150,11 +150,15 @@ func (o *owner) moveFolder(ctx context.Context) (bool, error) {
 	}
 	o.cfg.Logger.Info("the run goes on in its folder as it was last kept", "run", o.runID, "runner", o.cfg.ID, "former", o.folder.holder,
 		"position", kept.Position, "files", kept.Files, "took", time.Since(begun).Round(time.Millisecond))
-	o.folder.holder, o.folder.gone = o.cfg.ID, time.Time{}
-	// The registration says it once the log does: runs below this one, and its next owner, look into the log for what it says.
+	// The next owner can tell from the log whether the run has gone on here; runs below this one look when the registration says so.
+	o.folder.movesTo, o.folder.movesFrom = o.cfg.ID, s.Position.Seq
+	if err := o.putRegistration(ctx, 0); err != nil {
+		return false, err
+	}
 	if err := o.resumeIn(ctx, dir, movedMessage(kept, dir)); err != nil {
 		return false, err
 	}
+	o.folder.holder, o.folder.gone, o.folder.movesTo, o.folder.movesFrom, o.folder.moved = o.cfg.ID, time.Time{}, "", 0, dir
 	return true, o.putRegistration(ctx, 0)
 }
 

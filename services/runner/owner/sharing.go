@@ -14,17 +14,23 @@ import (
 // A run that a flow node or a call begins works in the folder of its parent, if that stays with its folder. The owner of the run at the top
 // says where the folder is; those of the runs below it follow: a folder that each of them restored would be several.
 
-// parentHolder returns the runner with the folder of the run's parent, while that goes on; "": there is none.
-func (o *owner) parentHolder() string {
+// parentPlace returns the runner with the folder of the run's parent, while that goes on, and the folder, if the parent didn't begin there; "": there is none.
+func (o *owner) parentPlace() (holder, moved string) {
 	s := o.view.State()
 	if s.ParentRun == "" || o.folder.own {
-		return ""
+		return "", ""
 	}
 	reg, ok := o.cfg.Registry.Get(s.ParentRun)
 	if !ok || reg.Incarnation != o.cfg.Log.Incarnation() {
-		return ""
+		return "", ""
 	}
-	return reg.Folder
+	return reg.Folder, reg.Moved
+}
+
+// parentHolder is the runner of [owner.parentPlace].
+func (o *owner) parentHolder() string {
+	holder, _ := o.parentPlace()
+	return holder
 }
 
 // sharesFolder reports whether the folder is that of the run's parent, which goes on.
@@ -67,6 +73,9 @@ func (o *owner) followParent(ctx context.Context, holder string) error {
 	}
 	former := o.folder.holder
 	o.folder.holder, o.folder.gone = holder, time.Time{}
+	if parent.Workspace != s.Workspace {
+		o.folder.moved = parent.Workspace
+	}
 	if dir := parent.Workspace; dir != s.Workspace || isLost {
 		kept := parent.Folder
 		if kept == nil {

@@ -37,9 +37,12 @@ func TestGoneWhileAway(t *testing.T) {
 		away, other := registries[0], registries[1]
 		watch := func() (stop func()) {
 			ctx, cancel := context.WithCancel(t.Context())
-			done := make(chan error, 1)
-			go func() { done <- away.watchRegistrations(ctx) }()
-			time.Sleep(time.Second)
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				_ = away.watchRegistrations(ctx) // it is ended
+			}()
+			<-time.After(time.Second)
 			return func() { cancel(); <-done }
 		}
 		revisions := map[string]uint64{}
@@ -56,7 +59,7 @@ func TestGoneWhileAway(t *testing.T) {
 		if err := other.Remove(t.Context(), "ended", revisions["ended"]); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(2 * time.Hour)
+		<-time.After(2 * time.Hour)
 		stop = watch()
 		defer stop()
 		if _, ok := away.Get("ended"); ok {

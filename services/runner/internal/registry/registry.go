@@ -27,9 +27,16 @@ const Service = "runner"
 // Registration says that a run has begun, or is about to, and hasn't ended.
 type Registration struct {
 	Run    string `json:"run"`
-	Runner string `json:"runner"`           // its last owner
-	Folder string `json:"folder"`           // the runner that holds its folder
-	Since  int64  `json:"since"`            // Unix ms, of the last owner
+	Runner string `json:"runner"` // its last owner
+	Folder string `json:"folder"` // the runner that holds its folder
+	Since  int64  `json:"since"`  // Unix ms, of the last owner
+	// MovesTo is the runner that is about to have the run go on in a folder of its own: it holds the folder once the run was resumed
+	// behind position MovesFrom.
+	MovesTo   string `json:"movesTo,omitempty"`
+	MovesFrom uint64 `json:"movesFrom,omitempty"`
+	// Moved is the folder in which the run goes on, if that isn't the one in which it began.
+	Moved string `json:"moved,omitempty"`
+
 	Parent string `json:"parent,omitempty"` // the run that has started it
 	Call   string `json:"call,omitempty"`   // the call of that run's agent that waits for it
 	// Released is the epoch in which the last owner has given the run back; 0: it
