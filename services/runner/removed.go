@@ -25,10 +25,7 @@ const (
 // dropRemovedFolders removes the folders of runs that were removed from the record, now and then, until ctx ends. Nothing refers to
 // them: a run with a fork, or one that goes on below it, isn't removed, unless that is forced.
 func (r *Runner) dropRemovedFolders(ctx context.Context) error {
-	for wait := removedFirst; ; wait = removedEvery {
-		if pull.Sleep(ctx, wait); ctx.Err() != nil {
-			return nil
-		}
+	for pull.Sleep(ctx, removedFirst); ctx.Err() == nil; pull.Sleep(ctx, removedEvery) {
 		dropped, err := r.dropFoldersOnce(ctx)
 		if dropped > 0 {
 			r.logger.InfoContext(ctx, "removed the folders of runs that were removed", "runs", dropped)
@@ -37,6 +34,7 @@ func (r *Runner) dropRemovedFolders(ctx context.Context) error {
 			r.logger.WarnContext(ctx, "folders of removed runs may stay, tries again", "again_in", removedEvery.String(), "error", err)
 		}
 	}
+	return nil
 }
 
 func (r *Runner) dropFoldersOnce(ctx context.Context) (dropped int, err error) {
