@@ -178,6 +178,12 @@ func (j *folderJudge) judge(e eventlog.Entry) error {
 		f.bound = isBound(p.Definition)
 	case *wire.RunForked:
 		f.bound = isBound(f.state.Definition)
+		for _, below := range j.runs {
+			if below.state.ParentRun == p.ParentRun { // whose snapshot, as of the point, may be the last one
+				f.made = map[string]bool{}
+				return nil
+			}
+		}
 		return j.restore(f, f.state.Folder, e.Event.Timestamp)
 	case *wire.FlowResumed:
 		if _, moved := p.Overrides.Get("workspace").Text(); moved {

@@ -43,10 +43,16 @@ func (o *owner) forkFolder(ctx context.Context, parent *wire.State) (dir string,
 // keptFolder makes the folder of a fork as of its point.
 func (o *owner) keptFolder(ctx context.Context, parent *wire.State) (_ string, err error) {
 	at := o.asked().Fork.ParentPos
-	if parent.Folder, err = history.LastKept(ctx, parent, history.FlowsBelow, func(ctx context.Context, id string) (*wire.State, error) {
+	kept, err := history.LastKept(ctx, parent, history.FlowsBelow, func(ctx context.Context, id string) (*wire.State, error) {
 		return history.StateAt(ctx, o.cfg.Log, id, at)
-	}); err != nil {
+	})
+	switch {
+	case err != nil:
 		return "", err
+	case kept != parent.Folder && kept.Refused != "":
+		return "", &workspace.RefusedError{Reason: kept.Refused}
+	case kept != parent.Folder: // of a flow that the parent has begun; the parent's state stays what it was at the point
+		return o.restoreFolder(ctx, kept.ID, parent.Workspace)
 	}
 	if f := parent.Folder; f == nil || f.Pending {
 		if parent.Folder, err = o.firstFolder(ctx, f != nil); err != nil {
