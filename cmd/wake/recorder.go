@@ -71,8 +71,18 @@ func (a hostVerbs) newRecorder(c *recorder.Config) constructor {
 
 func (a hostVerbs) recorderCommand() *cobra.Command {
 	var c recorder.Config
-	return a.serviceCommand("recorder", "Keep the log beyond the age of the stream, and answer questions about it",
+	cmd := a.serviceCommand("recorder", "Keep the log beyond the age of the stream, and answer questions about it",
 		func(flags *pflag.FlagSet) { recorderFlags(flags, &c) }, a.newRecorder(&c))
+	cmd.PreRunE = func(*cobra.Command, []string) error { // before anything is waited for
+		if c.Path == "" {
+			return nil
+		}
+		if err := recorder.CheckStore(c.Path); err != nil {
+			return usageError("wake recorder --help", "%w", err)
+		}
+		return nil
+	}
+	return cmd
 }
 
 // showRemoval shows how many of the runs that are past their time are removed, while that takes.

@@ -76,6 +76,9 @@ func New(c Config, log *eventlog.Log, logger *slog.Logger) (*Recorder, error) {
 	return &Recorder{c: c, log: log, logger: logger, deleted: make(chan struct{}, 1), later: make(chan struct{}, 1), metrics: newMetrics()}, nil
 }
 
+// CheckStore fails for the URL of a store of which there are none, and for one that can't be read.
+func CheckStore(target string) error { return database.CheckKind(target) }
+
 // What the recorder does with its store, as troubles with it are told.
 const (
 	opening      = name + ": opening the store"
