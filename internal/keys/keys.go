@@ -33,10 +33,10 @@ func IsConflict(err error) bool {
 		ok && (refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
 }
 
-// markFor is how long the mark of a deletion stays, for those who watch. Who comes later sees that the key isn't there.
+// markFor is how long the mark of a deletion stays, for watchers. A watcher that begins later finds no key.
 const markFor = time.Hour
 
-// Delete removes a key of a bucket whose messages may have a TTL, if it still has a revision; 0: whichever it has.
+// Delete removes a key of a bucket whose messages may have a TTL, and that only if the key still has the revision; 0: whichever it has.
 func Delete(ctx context.Context, kv jetstream.KeyValue, key string, revision uint64) error {
 	options := []jetstream.KVDeleteOpt{jetstream.PurgeTTL(markFor)}
 	if revision != 0 {

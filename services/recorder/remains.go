@@ -26,9 +26,6 @@ func (r *Recorder) dropRemains(ctx context.Context) error {
 		return err
 	}
 	before := first.Add(-eventlog.BlobMargin)
-	if current, err := r.isCurrent(ctx); err != nil || !current {
-		return err
-	}
 	for kept := 0; ctx.Err() == nil; {
 		some, err := r.store.Retention.Remains(ctx, before, kept)
 		if err != nil || len(some) == 0 {
@@ -52,8 +49,12 @@ func (r *Recorder) dropRemains(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// dropLeft removes something that a removed run has left. It reports false if that has to stay for now.
+// dropLeft removes something that a removed run has left. It reports false if that has to stay: a fork may refer to it, or the recorder doesn't
+// know the last events.
 func (r *Recorder) dropLeft(ctx context.Context, left table.Remains, before time.Time) (done bool, err error) {
+	if current, err := r.isCurrent(ctx); err != nil || !current {
+		return false, err
+	}
 	idle, err := r.store.Retention.IsIdle(ctx, left.Run)
 	if err != nil || !idle {
 		return false, err

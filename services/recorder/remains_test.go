@@ -26,8 +26,8 @@ import (
 	"code.wake.dev/wake/services/recorder"
 )
 
-// left counts what the server has, by stream; of large objects their names.
-func (p *plant) left() map[string]int {
+// countLeft counts the messages that the server has, by stream.
+func (p *plant) countLeft() map[string]int {
 	p.t.Helper()
 	n, counts := subjects.Default, map[string]int{}
 	for _, stream := range []string{
@@ -106,7 +106,7 @@ func TestRemovedRunLeavesNothing(t *testing.T) {
 		}
 		play("one", 1)
 		play("two", 2)
-		all := p.left()
+		all := p.countLeft()
 		stop := p.record(recorder.Config{})
 		ask := func(run string) {
 			t.Helper()
@@ -139,7 +139,7 @@ func TestRemovedRunLeavesNothing(t *testing.T) {
 			half[stream] = n / 2
 		}
 		half["OBJ_"+subjects.Default.SessionsBucket()] = 4 // two files of the other run
-		now := p.left()
+		now := p.countLeft()
 		delete(now, "OBJ_"+subjects.Default.BlobsBucket())
 		if diff := cmp.Diff(half, now); diff != "" {
 			t.Errorf("without one of two runs (-want +got):\n%s", diff)
@@ -168,7 +168,7 @@ func TestRemovedRunLeavesNothing(t *testing.T) {
 		<-time.After(24 * time.Hour)
 		stop = p.record(recorder.Config{})
 		<-time.After(5 * time.Minute)
-		if left := p.left(); len(left) > 0 {
+		if left := p.countLeft(); len(left) > 0 {
 			t.Errorf("in the end there is %v", left)
 		}
 		if keys, err := kept.ListKeysFiltered(ctx, "alerter.>"); err != nil {

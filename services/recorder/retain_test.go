@@ -477,3 +477,32 @@ func TestDeletedRunGoesOn(t *testing.T) {
 		t.Errorf("removed %q, %v", run, err)
 	}
 }
+
+// A run whose events are of the future is deleted for good all the same: what counts is when they were stored.
+func TestFutureRunIsDeleted(t *testing.T) {
+	p := newTape(t)
+	p.whole("r1", "one")
+	for _, e := range p.entries {
+		e.Event.Timestamp += 10 * 365 * 24 * time.Hour.Milliseconds()
+	}
+	s := openStore(t)
+	p.store(s, 100)
+	now := time.UnixMilli(p.clock).Add(2 * time.Hour)
+	for range 2 {
+		if _, err := s.Retention.Expire(t.Context(), recorder.Retention{Age: time.Hour, Grace: time.Hour}, now); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]string{"r1"}, listed(t, s, wire.RunsRequest{Deleted: true})); diff != "" {
+			t.Errorf("deleted (-want +got):\n%s", diff)
+		}
+	}
+	for more := true; more; {
+		var err error
+		if _, more, err = s.Retention.Remove(t.Context(), now.Add(2*time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if left := listed(t, s, wire.RunsRequest{}); len(left) > 0 {
+		t.Errorf("left are %v", left)
+	}
+}

@@ -184,7 +184,7 @@ func (j *folderJudge) judge(e eventlog.Entry) error {
 				return nil
 			}
 		}
-		return j.restore(f, f.state.Folder, e.Event.Timestamp)
+		return j.takeRestored(f, f.state.Folder, e.Event.Timestamp)
 	case *wire.FlowResumed:
 		if _, moved := p.Overrides.Get("workspace").Text(); moved {
 			j.report.Restored++
@@ -192,7 +192,7 @@ func (j *folderJudge) judge(e eventlog.Entry) error {
 			if p := j.parentOf(f); p != nil && p.state.Workspace == f.state.Workspace {
 				s = p.kept
 			}
-			return j.restore(f, s, e.Event.Timestamp)
+			return j.takeRestored(f, s, e.Event.Timestamp)
 		}
 	case *wire.WorkspaceSnapshot:
 		j.report.Folders++
@@ -242,8 +242,8 @@ func (j *folderJudge) lastKept(f *folderOf, dir string) *wire.FolderSnapshot {
 	return last
 }
 
-// restore takes in that the folder of the run is made of a snapshot.
-func (j *folderJudge) restore(f *folderOf, s *wire.FolderSnapshot, at int64) error {
+// takeRestored takes in that the folder of the run is made of a snapshot.
+func (j *folderJudge) takeRestored(f *folderOf, s *wire.FolderSnapshot, at int64) error {
 	f.kept = s
 	if s == nil || s.Pending || s.Refused != "" {
 		return nil

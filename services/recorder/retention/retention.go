@@ -238,8 +238,10 @@ func (d *Deleter) Expire(ctx context.Context, r Policy, now time.Time) (deleted 
 	return deleted, nil
 }
 
-// goesOnAgain says that something has happened in a deleted run d, r since: it was resumed, or its session was taken up again.
-const goesOnAgain = `r.imported = '' AND NOT ` + overRuns + ` OR d.reason <> '` + deletedByUser + `' AND r.last_at > d.at`
+// goesOnAgain says that something has happened in a deleted run d, r since: it was resumed, or its session was taken up again. When that
+// was is when the stream stored it: what is imported may be of the next century.
+const goesOnAgain = `r.imported = '' AND NOT ` + overRuns + ` OR d.reason <> '` + deletedByUser + `' AND (
+	EXISTS (SELECT 1 FROM tail x WHERE x.run = r.id AND x.last_time > d.at) OR EXISTS (SELECT 1 FROM segments x WHERE x.run = r.id AND x.last_time > d.at))`
 
 // endedRuns are the runs that have ended and aren't deleted. When something ended is
 // when the stream stored its end: times that were imported may be of another

@@ -228,7 +228,7 @@ func (c *children) startChild(ctx context.Context, node, id string) error {
 		return &child.InputError{Problem: fmt.Sprintf("input of the node: %v", err)}
 	}
 	s := c.owner.view.State()
-	def, _ := c.owner.cfg.Runs.Definition(in.Flow) // who begins the run says what is wrong with it
+	def, _ := c.owner.cfg.Runs.Definition(in.Flow) // the owner that begins the child says what is wrong with it
 	request := wire.RunRequest{
 		V: wire.Version, RunID: id, Definition: in.Flow, Input: in.Input, State: in.State, Labels: child.Labels(s.Labels, def, in.Labels),
 		ParentRun: c.owner.runID, ParentNode: node,

@@ -121,7 +121,7 @@ func (g *Registry) Follow(ctx context.Context) error {
 
 // watchRegistrations notes changes until ctx ends or anything is odd.
 func (g *Registry) watchRegistrations(ctx context.Context) error {
-	former := g.revisions() // those of them that don't come again were taken out long ago
+	former := g.knownRevisions() // those of them that don't come again were taken out long ago
 	for e, err := range keys.Watch(ctx, g.js, g.names.StateBucket(), g.names.ServiceStates(Service)) {
 		if err != nil {
 			return err
@@ -139,8 +139,8 @@ func (g *Registry) watchRegistrations(ctx context.Context) error {
 	return nil
 }
 
-// revisions are those of the registrations that are known, by key.
-func (g *Registry) revisions() map[string]uint64 {
+// knownRevisions are those of the registrations that this process knows, by key.
+func (g *Registry) knownRevisions() map[string]uint64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	all := make(map[string]uint64, len(g.runs))
