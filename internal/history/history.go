@@ -1,5 +1,6 @@
 // Package history reads what is recorded of a run, wherever it still is: the
-// stream has the newest events, the recorder has all of them. It only reads.
+// stream has the newest events, the recorder has all of them. [Claim] is for who
+// goes on behind these; all else only reads.
 package history
 
 import (
@@ -77,6 +78,66 @@ func ReadStored(ctx context.Context, log eventlog.Reader, q eventlog.Query) iter
 			}
 		}
 	}
+}
+
+// ReadSession is [Read] of a run that may be new, as those of sessions are that wake doesn't drive: of one of which neither the stream nor
+// a snapshot tells it yields nothing, and doesn't ask the recorder.
+func ReadSession(ctx context.Context, log eventlog.Reader, q eventlog.Query) iter.Seq2[eventlog.Entry, error] {
+	return func(yield func(eventlog.Entry, error) bool) {
+		past, err := droppedState(ctx, log, q.Run)
+		if err != nil {
+			yield(eventlog.Entry{}, err)
+			return
+		}
+		events := log.Read(ctx, q)
+		if past != nil {
+			events = Read(ctx, log, q)
+		}
+		for e, err := range events {
+			if !yield(e, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// HasNode reports whether anything of a node was ever stored, as far as the stream or the run's snapshot tells.
+func HasNode(ctx context.Context, log *eventlog.Log, runID, node string) (bool, error) {
+	if _, found, err := log.LastMessage(ctx, runID, node); found || err != nil {
+		return found, err
+	}
+	past, err := droppedState(ctx, log, runID)
+	return past != nil && past.Nodes[node].Seq > 0, err
+}
+
+// Claim is [eventlog.Log.Claim] of a node whose events the stream may have dropped, all of them: it claims behind what the run's snapshot
+// knows of the node. It waits for no recorder.
+func Claim(ctx context.Context, log *eventlog.Log, runID, node string, c eventlog.Claim) (*eventlog.Writer, error) {
+	past, err := droppedState(ctx, log, runID)
+	if err != nil {
+		return nil, err
+	}
+	if past != nil {
+		n := past.Nodes[node]
+		c.MinEpoch, c.AtSeq = max(c.MinEpoch, n.Epoch+1), max(c.AtSeq, n.Seq)
+	}
+	return log.Claim(ctx, runID, node, c)
+}
+
+// droppedState returns what is known of a run of which the stream may have dropped events, nil if it has all of them.
+func droppedState(ctx context.Context, log eventlog.Reader, runID string) (*wire.State, error) {
+	first, err := droppedBefore(ctx, log, eventlog.Query{Run: runID})
+	if err != nil || first == 0 {
+		return nil, err
+	}
+	past, found, err := snapshot.Load(ctx, log, runID)
+	switch {
+	case errors.Is(err, snapshot.ErrUnusable):
+		return StateAt(ctx, log, runID, 0)
+	case err != nil || !found:
+		return nil, err
+	}
+	return past, nil
 }
 
 // Fold folds the events of a run that follow its state up to a position, 0 for the present, those that the stream has

@@ -387,7 +387,7 @@ func FailRun(ctx context.Context, log *eventlog.Log, s *wire.State, last eventlo
 		if id == wire.RunNode || !n.Open() || n.Started < n.Scheduled {
 			continue
 		}
-		worker, err := log.Claim(ctx, s.RunID, id, eventlog.Claim{Runner: runner, ExecID: n.Exec})
+		worker, err := log.Claim(ctx, s.RunID, id, eventlog.Claim{Runner: runner, ExecID: n.Exec, MinEpoch: n.Epoch + 1, AtSeq: n.Seq})
 		if err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/history"
 	"code.wake.dev/wake/internal/report"
 	"code.wake.dev/wake/internal/session"
 	"code.wake.dev/wake/pkg/subjects"
@@ -99,7 +100,7 @@ func (t *tale) openLocked(ctx context.Context) error {
 		t.begun, t.driven = true, start.Imported != wire.ImportedIngest
 	}
 	asked, first := map[string]*permissionRequest{}, uint64(0)
-	for e, err := range t.l.log.Read(ctx, eventlog.Query{Run: t.session, Node: wire.HooksNode, Kinds: []wire.Kind{wire.KindTool}}) {
+	for e, err := range history.ReadSession(ctx, t.l.log, eventlog.Query{Run: t.session, Node: wire.HooksNode, Kinds: []wire.Kind{wire.KindTool}}) {
 		if err != nil {
 			return err
 		}
@@ -136,7 +137,7 @@ func (t *tale) openLocked(ctx context.Context) error {
 
 // findStart returns the beginning of the session's run, nil if it has none.
 func (t *tale) findStart(ctx context.Context) (*wire.FlowStart, error) {
-	for e, err := range t.l.log.Read(ctx, eventlog.Query{Run: t.session, Node: wire.RunNode, Kinds: []wire.Kind{wire.KindFlow}}) {
+	for e, err := range history.ReadSession(ctx, t.l.log, eventlog.Query{Run: t.session, Node: wire.RunNode, Kinds: []wire.Kind{wire.KindFlow}}) {
 		if err != nil {
 			return nil, err
 		}
@@ -155,7 +156,7 @@ func (t *tale) begin(ctx context.Context, about session.About) error {
 	if t.begun {
 		return nil
 	}
-	w, err := t.l.log.Claim(ctx, t.session, wire.RunNode, eventlog.Claim{Runner: t.l.cfg.ID})
+	w, err := history.Claim(ctx, t.l.log, t.session, wire.RunNode, eventlog.Claim{Runner: t.l.cfg.ID})
 	if err != nil {
 		return err
 	}
@@ -181,7 +182,7 @@ func (t *tale) begin(ctx context.Context, about session.About) error {
 // appendEvents stores events on the node of hooks.
 func (t *tale) appendEvents(ctx context.Context, events ...*wire.Event) (pos uint64, err error) {
 	if t.writer == nil || t.writer.Err() != nil {
-		if t.writer, err = t.l.log.Claim(ctx, t.session, wire.HooksNode, eventlog.Claim{Runner: t.l.cfg.ID}); err != nil {
+		if t.writer, err = history.Claim(ctx, t.l.log, t.session, wire.HooksNode, eventlog.Claim{Runner: t.l.cfg.ID}); err != nil {
 			return 0, err
 		}
 	}
@@ -337,10 +338,10 @@ func (t *tale) closeRequest(ctx context.Context, call string, at int64, decided 
 
 // pauseRun has the run of a session that has ended rest, where no watcher tells of it.
 func (t *tale) pauseRun(ctx context.Context, rep report.Report) error {
-	if _, watched, err := t.l.log.Last(ctx, t.session, session.MainNode); err != nil || watched {
+	if watched, err := history.HasNode(ctx, t.l.log, t.session, session.MainNode); err != nil || watched {
 		return err
 	}
-	w, err := t.l.log.Claim(ctx, t.session, wire.RunNode, eventlog.Claim{Runner: t.l.cfg.ID})
+	w, err := history.Claim(ctx, t.l.log, t.session, wire.RunNode, eventlog.Claim{Runner: t.l.cfg.ID})
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"code.wake.dev/wake/internal/agent/claude"
 	"code.wake.dev/wake/internal/completeness"
 	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/history"
 	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/internal/session"
 	"code.wake.dev/wake/pkg/subjects"
@@ -99,7 +100,7 @@ func (f *file) openFile(ctx context.Context) error {
 // toldKeys returns the keys of the lines that were told, and whether any ever was.
 func (f *file) toldKeys(ctx context.Context) (told map[string]bool, known bool, err error) {
 	told = map[string]bool{}
-	for e, err := range f.s.m.log.Read(ctx, eventlog.Query{Run: f.s.run, Node: f.node(), Kinds: []wire.Kind{wire.TypeTranscriptRead.Kind()}}) {
+	for e, err := range history.ReadSession(ctx, f.s.m.log, eventlog.Query{Run: f.s.run, Node: f.node(), Kinds: []wire.Kind{wire.TypeTranscriptRead.Kind()}}) {
 		if err != nil {
 			return nil, false, err
 		}
@@ -296,7 +297,7 @@ func (f *file) claim(ctx context.Context) error {
 	if err := f.s.wakeRun(ctx); err != nil || f.writer != nil {
 		return err
 	}
-	claimed, err := f.s.m.log.Claim(ctx, f.s.run, f.node(), eventlog.Claim{Runner: f.s.m.cfg.ID, ExecID: run.ExecID(f.node(), 1)})
+	claimed, err := history.Claim(ctx, f.s.m.log, f.s.run, f.node(), eventlog.Claim{Runner: f.s.m.cfg.ID, ExecID: run.ExecID(f.node(), 1)})
 	if err != nil {
 		return err
 	}
@@ -342,7 +343,7 @@ func (f *file) tellRemoved(ctx context.Context) error {
 		return err
 	}
 	f.close(ctx)
-	w, err := f.s.m.log.Claim(ctx, f.s.run, f.node(), eventlog.Claim{Runner: f.s.m.cfg.ID, ExecID: run.ExecID(f.node(), 1)})
+	w, err := history.Claim(ctx, f.s.m.log, f.s.run, f.node(), eventlog.Claim{Runner: f.s.m.cfg.ID, ExecID: run.ExecID(f.node(), 1)})
 	if err != nil {
 		return err
 	}

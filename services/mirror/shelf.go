@@ -15,6 +15,7 @@ import (
 
 	"code.wake.dev/wake/internal/api"
 	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/history"
 	"code.wake.dev/wake/internal/session"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
@@ -232,7 +233,7 @@ func (s *shelf) checkRun(ctx context.Context) error {
 
 // isFree reports whether a run may tell of the session: there is none yet, or a watcher or hooks tell of it, too.
 func (s *shelf) isFree(ctx context.Context, run string) (bool, error) {
-	for e, err := range s.m.log.Read(ctx, eventlog.Query{Run: run, Node: wire.RunNode, Kinds: []wire.Kind{wire.KindFlow}}) {
+	for e, err := range history.ReadSession(ctx, s.m.log, eventlog.Query{Run: run, Node: wire.RunNode, Kinds: []wire.Kind{wire.KindFlow}}) {
 		if err != nil {
 			return false, err
 		}
@@ -255,7 +256,7 @@ func (s *shelf) isFree(ctx context.Context, run string) (bool, error) {
 // findBeginning looks up what the log has of the run itself.
 func (s *shelf) findBeginning(ctx context.Context) error {
 	s.begun, s.resting = false, false
-	for e, err := range s.m.log.Read(ctx, eventlog.Query{Run: s.run, Node: wire.RunNode, Kinds: []wire.Kind{wire.KindFlow}}) {
+	for e, err := range history.ReadSession(ctx, s.m.log, eventlog.Query{Run: s.run, Node: wire.RunNode, Kinds: []wire.Kind{wire.KindFlow}}) {
 		if err != nil {
 			return err
 		}
@@ -309,7 +310,7 @@ func (s *shelf) wakeRun(ctx context.Context) error {
 func (s *shelf) appendOwn(ctx context.Context, e *wire.Event) (err error) {
 	if s.owner == nil || s.owner.Err() != nil {
 		begun, resting := s.begun, s.resting
-		if s.owner, err = s.m.log.Claim(ctx, s.run, wire.RunNode, eventlog.Claim{Runner: s.m.cfg.ID}); err != nil {
+		if s.owner, err = history.Claim(ctx, s.m.log, s.run, wire.RunNode, eventlog.Claim{Runner: s.m.cfg.ID}); err != nil {
 			return err
 		}
 		if err := s.findBeginning(ctx); err != nil || s.begun != begun || s.resting != resting {

@@ -18,6 +18,7 @@ import (
 
 	"code.wake.dev/wake/internal/agent/claude"
 	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/history"
 	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/internal/session"
 	"code.wake.dev/wake/pkg/wire"
@@ -167,7 +168,7 @@ func (w *Watcher) beginReading(ctx context.Context, f *file, info os.FileInfo) (
 	if f.mark != nil {
 		r.silent, r.digest = f.mark.Offset, f.mark.Digest
 	}
-	_, joined, err := w.log.Last(ctx, f.tale.run, session.StreamNode)
+	joined, err := history.HasNode(ctx, w.log, f.tale.run, session.StreamNode)
 	if err != nil || !joined {
 		return r, err
 	}
@@ -251,7 +252,7 @@ func (w *Watcher) untoldRest(ctx context.Context, f *file) ([]*wire.Event, error
 // countedMessages returns the messages whose usage the log has.
 func (w *Watcher) countedMessages(ctx context.Context, f *file) (map[string]bool, error) {
 	counted := map[string]bool{}
-	for e, err := range w.log.Read(ctx, eventlog.Query{Run: f.tale.run, Node: f.node, Kinds: []wire.Kind{wire.TypeUsage.Kind()}}) {
+	for e, err := range history.ReadSession(ctx, w.log, eventlog.Query{Run: f.tale.run, Node: f.node, Kinds: []wire.Kind{wire.TypeUsage.Kind()}}) {
 		if err != nil {
 			return nil, err
 		}
@@ -345,7 +346,7 @@ func (w *Watcher) tellChunk(ctx context.Context, f *file, c *chunk) error {
 	exec := run.ExecID(f.node, 1)
 	events := c.events
 	if r.writer == nil {
-		claimed, err := w.log.Claim(ctx, f.tale.run, f.node, eventlog.Claim{Runner: w.cfg.ID, ExecID: exec})
+		claimed, err := history.Claim(ctx, w.log, f.tale.run, f.node, eventlog.Claim{Runner: w.cfg.ID, ExecID: exec})
 		if err != nil {
 			return err
 		}
@@ -407,13 +408,14 @@ func (w *Watcher) findMark(ctx context.Context, f *file) error {
 			return nil
 		}
 	}
-	if found {
-		if err := w.eachMark(ctx, f, func(mark *wire.TranscriptRead) { f.mark = mark }); err != nil {
-			return err
-		}
+	if !found {
+		found, err = history.HasNode(ctx, w.log, f.tale.run, f.node)
 	}
-	f.known = true
-	return nil
+	if found && err == nil {
+		err = w.eachMark(ctx, f, func(mark *wire.TranscriptRead) { f.mark = mark })
+	}
+	f.known = err == nil
+	return err
 }
 
 // toldLines returns the keys of the lines that were told and not removed, and those of them that the file may not have.
@@ -434,7 +436,7 @@ func (w *Watcher) toldLines(ctx context.Context, f *file) (told, printed map[str
 }
 
 func (w *Watcher) eachMark(ctx context.Context, f *file, take func(*wire.TranscriptRead)) error {
-	for e, err := range w.log.Read(ctx, eventlog.Query{Run: f.tale.run, Node: f.node, Kinds: []wire.Kind{wire.TypeTranscriptRead.Kind()}}) {
+	for e, err := range history.ReadSession(ctx, w.log, eventlog.Query{Run: f.tale.run, Node: f.node, Kinds: []wire.Kind{wire.TypeTranscriptRead.Kind()}}) {
 		if err != nil {
 			return err
 		}

@@ -17,6 +17,7 @@ import (
 
 	"code.wake.dev/wake/internal/completeness"
 	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/history"
 	"code.wake.dev/wake/internal/session"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
@@ -122,7 +123,7 @@ func (w *Watcher) isTwin(ctx context.Context, f *file, id string) (bool, error) 
 
 // findBeginning looks up whether the log has the run already, and whether it is one that a watcher tells.
 func (w *Watcher) findBeginning(ctx context.Context, t *tale) error {
-	for e, err := range w.log.Read(ctx, eventlog.Query{Run: t.run, Node: wire.RunNode, Kinds: []wire.Kind{wire.KindFlow}}) {
+	for e, err := range history.ReadSession(ctx, w.log, eventlog.Query{Run: t.run, Node: wire.RunNode, Kinds: []wire.Kind{wire.KindFlow}}) {
 		if err != nil {
 			return err
 		}
@@ -235,7 +236,7 @@ func (w *Watcher) restTale(ctx context.Context, t *tale) error {
 // listener of the session's hooks: what that was is known then.
 func (w *Watcher) appendOwn(ctx context.Context, t *tale, events ...*wire.Event) (err error) {
 	if t.owner == nil || t.owner.Err() != nil {
-		t.owner, err = w.log.Claim(ctx, t.run, wire.RunNode, eventlog.Claim{Runner: w.cfg.ID})
+		t.owner, err = history.Claim(ctx, w.log, t.run, wire.RunNode, eventlog.Claim{Runner: w.cfg.ID})
 		if errors.Is(err, eventlog.ErrFenced) {
 			return errEarly
 		} else if err != nil {
@@ -263,7 +264,7 @@ func (w *Watcher) compareHooks(ctx context.Context, t *tale) error {
 		return err
 	}
 	hooks, files := completeness.NewFeed(t.session), completeness.NewFeed(t.session)
-	for e, err := range w.log.Read(ctx, eventlog.Query{Run: t.run, Kinds: []wire.Kind{wire.TypeHookFired.Kind(), wire.TypeAgentTool.Kind(), wire.TypeTranscriptRead.Kind()}}) {
+	for e, err := range history.ReadSession(ctx, w.log, eventlog.Query{Run: t.run, Kinds: []wire.Kind{wire.TypeHookFired.Kind(), wire.TypeAgentTool.Kind(), wire.TypeTranscriptRead.Kind()}}) {
 		switch {
 		case err != nil:
 			return err

@@ -1,0 +1,77 @@
+package watcher_test
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/history"
+	"code.wake.dev/wake/internal/logtest"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/internal/session"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder"
+	"code.wake.dev/wake/services/snapshotter"
+)
+
+// A session that goes on when the stream has dropped all that was told of it goes on in the log behind that: each line is told once, and
+// counts, whether the watcher was there all the time or not.
+func TestAgedSession(t *testing.T) {
+	t.Parallel()
+	for name, restarted := range map[string]bool{"by the same watcher": false, "by the next one": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := &scene{T: t, log: logtest.Start(t), config: t.TempDir(), idle: time.Millisecond}
+			r, err := recorder.New(recorder.Config{Path: filepath.Join(t.TempDir(), "recorder.db")}, s.log, logtest.Logger(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			logtest.Go(t, r.Run)
+			shots, err := snapshotter.New(snapshotter.Config{Delay: time.Millisecond}, s.log, logtest.Logger(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			logtest.Go(t, shots.Run)
+			lines := feedLines()
+			begun := strings.Join(lines[:2], "")
+			s.write(id+".jsonl", begun)
+			s.start()
+			s.await(id, session.MainNode, len(begun))
+			s.until("the run rests", func() bool {
+				last, found, err := s.log.Last(t.Context(), id, wire.RunNode)
+				return err == nil && found && last.Event.Type() == wire.TypeFlowPaused
+			}, func() string { return "" })
+			if restarted {
+				s.stop()
+			}
+			logtest.DropEvents(t, s.log, id)
+			s.add(id+".jsonl", strings.Join(lines[2:], ""))
+			if restarted {
+				s.start()
+			}
+			s.await(id, session.MainNode, len(strings.Join(lines, "")))
+			var events []*wire.Event
+			state := run.New(id)
+			for e, err := range history.Read(t.Context(), s.log, eventlog.Query{Run: id}) {
+				if err == nil {
+					err = run.Apply(state, wire.Position{Incarnation: s.log.Incarnation(), Seq: e.Pos}, e.Event)
+				}
+				if err != nil {
+					t.Fatalf("%d: %v", e.Pos, err)
+				}
+				if e.NodeID == session.MainNode {
+					events = append(events, e.Event)
+				}
+			}
+			keys, types := wanted(strings.Join(lines, ""))
+			told, _ := marks(events)
+			same(t, "lines", keys, told)
+			same(t, "events", types, typesOf(events))
+			if n := state.Nodes[session.MainNode]; n.Epoch != 2 {
+				t.Errorf("claimed %d times, want twice", n.Epoch)
+			}
+		})
+	}
+}
