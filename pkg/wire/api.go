@@ -390,7 +390,7 @@ type AgentStatus struct {
 	Model      string `json:"model,omitempty"`
 	ToolErrors int64  `json:"toolErrors,omitempty"`
 	ContextPct int    `json:"contextPct,omitempty"` // how full the context window is; until the agent has told its size, 200 000 tokens are assumed
-	WaitingFor string `json:"waitingFor,omitempty"` // while it waits or is paused: what has to be done or said
+	WaitingFor string `json:"waitingFor,omitempty"` // while it, or a run that it has begun, waits or is paused: what has to be done or said
 	WaitsSince int64  `json:"waitsSince,omitempty"` // Unix ms; what it says or does meanwhile doesn't end it
 	WaitedMs   int64  `json:"waitedMs,omitempty"`   // of a run: how long something of it has waited for a person
 	Alerts     int    `json:"alerts,omitempty"`     // raised so far

@@ -65,6 +65,42 @@ func TestIdleSessions(t *testing.T) {
 	}
 }
 
+// Of a run its status says what one waits for that it has begun, and waits for.
+func TestStatusOfFlowsThatWait(t *testing.T) {
+	p := newTape(t)
+	for _, one := range [][2]string{{"top", ""}, {"top.coder#1", "top"}, {"top.coder#1.coder#1", "top.coder#1"}, {"beside", "top"}} {
+		p.add(one[0], wire.RunNode, "", &wire.RunClaimed{Runner: "runner", Nonce: "n"})
+		p.add(one[0], wire.RunNode, "", &wire.FlowStart{FlowName: "part", Definition: wire.Null, DefinitionHash: "h", ParentRun: one[1], ParentNode: "coder"})
+		p.add(one[0], wire.RunNode, "", &wire.NodeScheduled{Target: "coder", Attempt: 1})
+		p.add(one[0], "coder", "coder#1", &wire.NodeClaimed{Runner: "runner", Nonce: "n"})
+		p.add(one[0], "coder", "coder#1", &wire.NodeStart{NodeType: "flow", Attempt: 1})
+	}
+	p.add("beside", wire.RunNode, "", &wire.FlowPaused{Reason: wire.PauseOperator})
+	s := openStore(t)
+	status := func(run string) wire.StatusResponse {
+		r, err := s.Answers.Status(t.Context(), wire.StatusRequest{Run: run}, time.UnixMilli(p.clock), 1<<20)
+		if err == nil {
+			err = s.Answers.FillWaits(t.Context(), &r, time.UnixMilli(p.clock), 1<<20)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	p.store(s, 7)
+	if r := status("top"); r.WaitingFor != "" || r.Agents[0].WaitingFor != "" {
+		t.Errorf("all go on: %+v", r)
+	}
+	p.add("top.coder#1.coder#1", wire.RunNode, "", &wire.FlowPaused{Reason: wire.PauseOperator})
+	p.store(s, 7) // again from the first event, which is known
+	const want = "run top.coder#1.coder#1: an operator to resume it: operator"
+	for _, run := range []string{"top", "top.coder#1"} {
+		if r := status(run); r.WaitingFor != want || len(r.Agents) != 1 || r.Agents[0].WaitingFor != want {
+			t.Errorf("%s waits for %q, %+v", run, r.WaitingFor, r.Agents)
+		}
+	}
+}
+
 func TestTop(t *testing.T) {
 	p := fleet(t)
 	s := openStore(t)

@@ -69,7 +69,7 @@ func (r *Recorder) runEndpoints() []api.Endpoint {
 		handleDerived(r, wire.VerbStatus, "", func(q wire.StatusRequest) string { return namedRun(q.Run, q.AgentID) }, func(ctx context.Context, q wire.StatusRequest, now time.Time, limit int) (wire.StatusResponse, error) {
 			status, err := s.Answers.Status(ctx, q, now, limit)
 			if err == nil {
-				err = s.Answers.FillAlerts(ctx, &status)
+				err = errors.Join(s.Answers.FillAlerts(ctx, &status), s.Answers.FillWaits(ctx, &status, now, limit))
 				status.AgentStatus = queries.Asked(q, status)
 			}
 			return status, err
