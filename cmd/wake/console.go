@@ -63,14 +63,23 @@ func (a hostVerbs) openConsole(flags *pflag.FlagSet, o consoleOptions, dir strin
 	if err != nil {
 		return nil, err
 	}
+	const remedy = "choose another --console-addr; off this machine it needs --console-cert, --console-key and --console-users"
+	var certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	if o.cert != "" {
+		pair, err := service.LoadKeyPair(o.cert, o.key)
+		if err != nil {
+			return nil, usageError(remedy, "console: certificate: %w", err)
+		}
+		certificate = pair.Certificate
+	}
 	s, err := console.New(console.Config{
-		Addr: o.addr, File: consoleFile(dir), Cert: o.cert, Key: o.key, Public: o.public, Users: o.users, Names: a.names, Keys: keys, KeyFile: a.keys, By: senderName(), Redact: secrets, Logger: a.log,
+		Addr: o.addr, File: consoleFile(dir), Certificate: certificate, Public: o.public, Users: o.users, Names: a.names, Keys: keys, KeyFile: a.keys, By: senderName(), Redact: secrets, Logger: a.log,
 		Connect: connect,
 		Checks:  func(ctx context.Context, nc *nats.Conn) []console.Check { return a.consoleChecks(ctx, nc, dir) },
 		Runners: a.listRunners,
 	})
 	if err != nil {
-		return nil, usageError("choose another --console-addr; off this machine it needs --console-cert, --console-key and --console-users", "%w", err)
+		return nil, usageError(remedy, "%w", err)
 	}
 	return s, nil
 }

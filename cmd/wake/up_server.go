@@ -190,11 +190,11 @@ func (c embeddedConfig) tls() (*tls.Config, error) {
 	case c.Cert == "" || c.Key == "":
 		return nil, usageError("", "--listen-cert and --listen-key belong together")
 	}
-	pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
+	pair, err := service.LoadKeyPair(c.Cert, c.Key)
 	if err != nil {
 		return nil, usageError("wake auth generate makes them, in DIR/tls", "--listen-cert: %w", err)
 	}
-	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}, nil
+	return &tls.Config{GetCertificate: pair.Certificate, MinVersion: tls.VersionTLS12}, nil
 }
 
 func (c embeddedConfig) scheme() string {

@@ -67,7 +67,7 @@ func (s *Console) writeAddress() error {
 
 // hostOf is the first name or address of a certificate by which others may reach this machine. By another one no client would
 // trust it.
-func hostOf(pair tls.Certificate) string {
+func hostOf(pair *tls.Certificate) string {
 	leaf, err := x509.ParseCertificate(pair.Certificate[0])
 	if err != nil {
 		return "localhost"

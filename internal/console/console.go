@@ -35,8 +35,6 @@ import (
 type Config struct {
 	Addr    string // host:port to listen on; port 0: the last one, else 7070 or the next free one
 	File    string // keeps the address with its token; "": nothing is kept
-	Cert    string // PEM file of its certificate; needed where others can reach it
-	Key     string // PEM file of its key
 	Public  string // URL by which others reach it, such as that of a proxy; "": its address
 	Users   string // file of users, see [readUsers]; "": one operator, and one viewer
 	Names   subjects.Names
@@ -46,6 +44,8 @@ type Config struct {
 	Redact  *redact.Set // takes secrets out of runs that are shared
 	Logger  *slog.Logger
 
+	// Certificate is that of the console, as for [tls.Config.GetCertificate]; needed where others can reach it. It may be nil.
+	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	// Connect makes the connection to the server, when a browser asks for a page the first time.
 	Connect func(context.Context) (*nats.Conn, error)
 	// Checks says what is wrong with the installation.
@@ -103,27 +103,27 @@ func New(c Config) (*Console, error) {
 	if err := s.findUsers(kept); err != nil {
 		return nil, err
 	}
-	if c.Cert != "" {
+	if c.Certificate != nil {
 		s.scheme = "https"
 	}
 	host, _, err := net.SplitHostPort(c.Addr)
 	if err != nil {
 		return nil, fmt.Errorf("console: address: %w", err)
 	}
-	if !IsLoopback(host) && c.Cert == "" {
+	if !IsLoopback(host) && c.Certificate == nil {
 		return nil, fmt.Errorf("console: others can reach %s: it needs a certificate", c.Addr)
 	}
 	if s.listener, err = listenNear(c.Addr, kept.port); err != nil {
 		return nil, fmt.Errorf("console: %w", err)
 	}
-	if c.Cert != "" {
-		pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
+	if c.Certificate != nil {
+		pair, err := c.Certificate(&tls.ClientHelloInfo{})
 		if err != nil {
 			_ = s.listener.Close()
 			return nil, fmt.Errorf("console: certificate: %w", err)
 		}
 		s.host = hostOf(pair)
-		s.listener = tls.NewListener(s.listener, &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}})
+		s.listener = tls.NewListener(s.listener, &tls.Config{GetCertificate: c.Certificate, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}})
 	}
 	if err := s.writeAddress(); err != nil {
 		_ = s.listener.Close()

@@ -17,6 +17,12 @@ func NewLogger(w io.Writer, level slog.Leveler) *slog.Logger {
 	if IsTerminal(w) {
 		return slog.New(slog.NewTextHandler(w, options))
 	}
+	options.ReplaceAttr = func(_ []string, a slog.Attr) slog.Attr {
+		if a.Value.Kind() == slog.KindDuration {
+			a.Value = slog.StringValue(a.Value.Duration().String()) // else it is a number of nanoseconds
+		}
+		return a
+	}
 	return slog.New(slog.NewJSONHandler(w, options))
 }
 

@@ -101,3 +101,53 @@ func TestTLS(t *testing.T) {
 		})
 	}
 }
+
+// A certificate that is renewed in its files is the one of the next connection; half of a renewal changes nothing.
+func TestKeyPairIsRenewed(t *testing.T) {
+	cert, key := certificate(t)
+	k, err := service.LoadKeyPair(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	current := func() string {
+		got, err := k.Certificate(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(got.Certificate[0])
+	}
+	first := current()
+	nextCert, nextKey := certificate(t)
+	replace := func(file, by string) {
+		if err := os.Rename(by, file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replace(cert, nextCert)
+	<-time.After(1100 * time.Millisecond)
+	if current() != first {
+		t.Error("a certificate without its key was taken")
+	}
+	replace(key, nextKey)
+	for deadline := time.Now().Add(10 * time.Second); current() == first; <-time.After(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the renewed certificate wasn't taken")
+		}
+	}
+	if err := os.Remove(cert); err != nil {
+		t.Fatal(err)
+	}
+	<-time.After(1100 * time.Millisecond)
+	if current() == "" {
+		t.Error("none is left when a file is gone")
+	}
+}
+
+// Logs in JSON say how long something took as people read it.
+func TestLogTellsSpans(t *testing.T) {
+	var b strings.Builder
+	service.NewLogger(&b, slog.LevelInfo).Info("it is back", "after", 90*time.Second)
+	if !strings.Contains(b.String(), `"after":"1m30s"`) {
+		t.Error(b.String())
+	}
+}
