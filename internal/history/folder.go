@@ -1,6 +1,7 @@
 package history
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"iter"
@@ -135,12 +136,22 @@ func firstFolder(events iter.Seq2[eventlog.Entry, error]) (*wire.FolderSnapshot,
 	return nil, nil
 }
 
+// FlowRun is a run that a node of another one has begun.
+type FlowRun struct {
+	ID    string
+	Ended uint64 // where the node has ended, which is behind the run; 0: it goes on
+}
+
 // LastKept returns the last snapshot of the folder of a run: its own, or that of a run below it which works in the same folder. below names
-// those of a run, and stateOf returns their states, as of when s is.
-func LastKept(ctx context.Context, s *wire.State, below func(*wire.State) []string, stateOf func(ctx context.Context, run string) (*wire.State, error)) (*wire.FolderSnapshot, error) {
-	last := s.Folder
-	for _, id := range below(s) {
-		state, err := stateOf(ctx, id)
+// those of a run, and stateOf returns their states, as of when s is: it is asked for those alone that may have a later one.
+func LastKept(ctx context.Context, s *wire.State, below func(*wire.State) []FlowRun, stateOf func(ctx context.Context, run string) (*wire.State, error)) (*wire.FolderSnapshot, error) {
+	last, flows := s.Folder, below(s)
+	slices.SortFunc(flows, func(a, b FlowRun) int { return cmp.Compare(b.Ended-1, a.Ended-1) }) // those that go on first
+	for _, f := range flows {
+		if last != nil && f.Ended != 0 && f.Ended < last.Position {
+			break
+		}
+		state, err := stateOf(ctx, f.ID)
 		if err != nil {
 			return nil, err
 		}
@@ -159,13 +170,18 @@ func LastKept(ctx context.Context, s *wire.State, below func(*wire.State) []stri
 }
 
 // FlowsBelow are the runs that flow nodes of a run have begun.
-func FlowsBelow(s *wire.State) (ids []string) {
+func FlowsBelow(s *wire.State) (flows []FlowRun) {
 	for _, n := range s.Nodes {
-		if n.Type == nodeOfFlow && n.Exec != "" && n.Started != 0 {
-			ids = append(ids, run.ChildID(s.RunID, n.Exec))
+		if n.Type != nodeOfFlow || n.Exec == "" || n.Started == 0 {
+			continue
 		}
+		f := FlowRun{ID: run.ChildID(s.RunID, n.Exec), Ended: n.Ended}
+		if n.Open() {
+			f.Ended = 0
+		}
+		flows = append(flows, f)
 	}
-	return ids
+	return flows
 }
 
 // nodeOfFlow is the type of a node that begins a run.

@@ -99,12 +99,12 @@ func (o *owner) resumeIn(ctx context.Context, dir, message string) error {
 }
 
 // runsBelow are the runs that flow nodes of a run have begun, and those that its agents wait for.
-func runsBelow(s *wire.State) []string {
-	ids := history.FlowsBelow(s)
+func runsBelow(s *wire.State) []history.FlowRun {
+	flows := history.FlowsBelow(s)
 	for _, call := range s.Tools {
 		if callsRun(s, call) {
-			ids = append(ids, child.CallID(s.RunID, call.Exec, call.CallID))
+			flows = append(flows, history.FlowRun{ID: child.CallID(s.RunID, call.Exec, call.CallID)})
 		}
 	}
-	return ids
+	return flows
 }
