@@ -42,13 +42,13 @@ func (p *planner) budgetFrom() wire.Spent {
 }
 
 // keepBudget pauses or ends a run that has spent its budget, before it spends more: nothing begins,
-// and an agent that works is interrupted. One that has just ended its turn comes to its end first,
+// and an agent that works is interrupted. One that has just ended its turn, or is about to, comes to its end first,
 // since most tell only then what they have cost.
 func (p *planner) keepBudget() {
 	open := p.openNodes()
 	resting := 0
 	for _, id := range open {
-		if n := p.s.Nodes[id]; n.Type == string(TypeAgent) && n.Turns > 0 && n.Breakpoint == "READY" {
+		if n := p.s.Nodes[id]; n.Type == string(TypeAgent) && n.Turns > 0 && (n.Breakpoint == "READY" || n.Ending) {
 			resting++
 		}
 	}
@@ -69,6 +69,23 @@ func (p *planner) keepBudget() {
 		Reason:  wire.PauseBudget,
 		Message: fmt.Sprintf("budget spent: %s; `wake resume %s` grants as much again, --budget-usd or --budget-tokens more", text, p.s.RunID),
 	})
+}
+
+// isOutOfMoney reports whether a run is paused since a budget is spent.
+func isOutOfMoney(s *wire.State) bool {
+	return s.Status == wire.RunPaused && (s.Reason == wire.PauseBudget || s.Reason == wire.PauseSharedBudget)
+}
+
+// finishSpent completes a run that is out of money, if nothing is left to do: what was under way came to its end meanwhile.
+func (p *planner) finishSpent() {
+	if !p.isAllSettled() {
+		return
+	}
+	p.emit("", &wire.FlowResumed{Strategy: "crash", Message: "nothing is left to do"})
+	p.makeSteps()
+	if p.s.Status != wire.RunComplete {
+		p.events = nil // there is more to do, which would cost something
+	}
 }
 
 // obeyStop pauses or ends a run that may spend nothing any more together with others.

@@ -28,18 +28,18 @@ type Decision struct {
 // [run.Inline]. Only a state that the definition can't have led to is an error.
 // stop says what stops the run; nil: nothing does.
 func Decide(d *Definition, s *wire.State, now int64, stop *Stop) (Decision, error) {
-	if s.Status != wire.RunRunning || s.Imported != "" {
+	if s.Status != wire.RunRunning && !isOutOfMoney(s) || s.Imported != "" {
 		return Decision{}, nil
 	}
 	if s.DefinitionHash != d.hash {
 		return Decision{}, fmt.Errorf("flow: run %s is of definition %s, not %s", s.RunID, s.DefinitionHash, d.hash)
 	}
 	p := &planner{d: d, s: s, now: now, stop: stop, cache: map[*byte]any{}}
-	for !p.isFull() && p.s.Status == wire.RunRunning && p.err == nil {
-		if !p.makeStep() {
-			break
-		}
+	if isOutOfMoney(s) {
+		p.finishSpent()
+		return Decision{Events: p.events}, p.err
 	}
+	p.makeSteps()
 	if p.err != nil {
 		return Decision{}, p.err
 	}
@@ -89,6 +89,12 @@ func mergeObjects(a, b map[string]any) map[string]any {
 		}
 	}
 	return out
+}
+
+// makeSteps makes steps as long as the run goes on, and there are some to make.
+func (p *planner) makeSteps() {
+	for !p.isFull() && p.s.Status == wire.RunRunning && p.err == nil && p.makeStep() {
+	}
 }
 
 // makeStep makes the next step. It reports false if there is none to make.

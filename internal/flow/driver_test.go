@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/google/go-cmp/cmp"
@@ -142,6 +143,7 @@ func (dr *driver) begin(node string) string {
 //	NODE completes JSON           a worker starts the open execution and ends it
 //	NODE fails TYPE TEXT [JSON]   … badly, perhaps with an output
 //	NODE starts                   … only starts it
+//	NODE uses TOKENS REASON       its agent has called a model, which stopped for a reason
 //	send NODE TEXT                a message, and the node's agent gets it
 //	reply PROMPT JSON             an answer
 //	pause, resume, wait           wait: until the owner wants to be woken
@@ -176,6 +178,8 @@ func (dr *driver) do(line string) {
 		dr.append(verb, &wire.Event{ExecID: exec, Payload: &wire.UserMessage{Content: arg, Source: "command", CommandID: id}})
 	case verb == "starts":
 		dr.begin(word)
+	case verb == "uses":
+		dr.uses(word, arg)
 	case verb == "completes":
 		if dr.d.Node(word).Type == flow.TypeFlow { // the owner records the end of a child
 			dr.append("_run", &wire.Event{ExecID: dr.s.Nodes[word].Exec, Payload: &wire.NodeComplete{Target: word, Output: raw(dr.t, arg)}})
@@ -188,6 +192,20 @@ func (dr *driver) do(line string) {
 	default:
 		dr.t.Fatalf("script: %q", line)
 	}
+}
+
+func (dr *driver) uses(node, arg string) {
+	dr.t.Helper()
+	exec := dr.begin(node)
+	tokens, reason, _ := strings.Cut(arg, " ")
+	n, err := strconv.ParseInt(tokens, 10, 64)
+	if err != nil {
+		dr.t.Fatal(err)
+	}
+	if dr.s.Nodes[node].Turns == 0 {
+		dr.append(node, &wire.Event{ExecID: exec, Payload: &wire.TurnStart{}})
+	}
+	dr.append(node, &wire.Event{ExecID: exec, Payload: &wire.Usage{MessageID: fmt.Sprintf("m%d", len(dr.log)), InputTokens: n, StopReason: reason}})
 }
 
 func (dr *driver) fails(node, arg string) {

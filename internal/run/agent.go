@@ -123,7 +123,7 @@ func (f *fold) setBreakpoint(a actor, at string) {
 	if !f.isOwnAgent(a) {
 		return
 	}
-	a.n.Breakpoint = at
+	a.n.Breakpoint, a.n.Ending = at, false
 	switch at {
 	case "PRE_MODEL", "STREAMING_MODEL":
 		a.n.AgentStatus = "thinking"
@@ -144,6 +144,19 @@ func (f *fold) setBreakpoint(a actor, at string) {
 
 // statusBlocked is the status of an agent that waits for a person.
 const statusBlocked = "blocked-on-clarification"
+
+// usage adds what a model call has used. Its reason to stop tells whether the agent is about to end its turn.
+func (f *fold) usage(a actor, p *wire.Usage) {
+	f.accountSpending(a)
+	if f.isOwnAgent(a) {
+		n := f.s.Nodes[a.id]
+		n.Ending = slices.Contains(lastReasons, p.StopReason)
+		f.s.Nodes[a.id] = n
+	}
+}
+
+// lastReasons are those for which a model stops at the end of a turn.
+var lastReasons = []string{"end_turn", "stop_sequence", "refusal"}
 
 func (f *fold) turnStart(a actor) {
 	f.s.Usage.Turns++

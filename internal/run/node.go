@@ -82,7 +82,7 @@ func (f *fold) endExecution(id string, n wire.NodeState, status wire.NodeStatus,
 	n.Ended, n.EndedAt = f.pos.Seq, f.e.Timestamp
 	n.Error, n.ErrorType = problem, errorType
 	n.Reason, n.PromptID, n.Prompt, n.PromptAt, n.Answer, n.Input = "", "", "", 0, nil, nil
-	n.Breakpoint, n.AgentStatus, n.Point, n.Due = "", "", "", 0
+	n.Breakpoint, n.AgentStatus, n.Point, n.Due, n.Ending = "", "", "", 0, false
 	n.Resume, n.Fork, n.Counted, n.Asked = nil, nil, nil, nil
 	n.Unsettled, n.Settled = nil, false
 	n.Process, n.Trials = "", 0

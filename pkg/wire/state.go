@@ -157,6 +157,7 @@ type NodeState struct {
 
 	// Of an agent's open execution.
 	Turns  int         `json:"turns,omitempty"`  // that the agent has begun
+	Ending bool        `json:"ending,omitempty"` // its model has said all of its turn, whose end is about to be told
 	Point  string      `json:"point,omitempty"`  // the agent's id of its last message, see [UserMessage.Point]
 	Resume *Resume     `json:"resume,omitempty"` // how it is to go on; nil: that wasn't said since it last began
 	Fork   *AgentPoint `json:"fork,omitempty"`   // its session begins as a copy of this one

@@ -1,11 +1,13 @@
 package watcher
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"io"
 	"os"
 	"path"
 	"path/filepath"
@@ -54,9 +56,14 @@ func (w *Watcher) placeFile(ctx context.Context, f *file) error {
 		return nil
 	}
 	runID := id
-	if twin, err := w.isTwin(ctx, f, id); err != nil {
+	first, err := w.firstFile(ctx, f, id)
+	if err != nil {
 		return err
-	} else if twin {
+	}
+	if first != "" {
+		if isCopy(f.path, first) {
+			return errForeign // such as where a fork of the session begins; it may go on by itself later
+		}
 		sum := sha256.Sum256([]byte(f.name))
 		runID = id + "-" + hex.EncodeToString(sum[:4])
 	}
@@ -94,8 +101,32 @@ func sessionOf(f *file) (string, error) {
 	return about.Session, err
 }
 
-// isTwin reports whether another file is there under the id of the session, which was told first.
-func (w *Watcher) isTwin(ctx context.Context, f *file, id string) (bool, error) {
+// isCopy reports whether a file has nothing that another one doesn't begin with.
+func isCopy(path, of string) bool {
+	a, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = a.Close() }() // it was only read
+	b, err := os.Open(of)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = b.Close() }() // it was only read
+	piece, other := make([]byte, 64<<10), make([]byte, 64<<10)
+	for {
+		n, err := io.ReadFull(a, piece)
+		if m, _ := io.ReadFull(b, other[:n]); m < n || !bytes.Equal(piece[:n], other[:n]) {
+			return false
+		}
+		if err != nil {
+			return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+		}
+	}
+}
+
+// firstFile returns the path of another file that is there under the id of the session, and was told first; "" if there is none.
+func (w *Watcher) firstFile(ctx context.Context, f *file, id string) (string, error) {
 	first := f.name
 	if t := w.tales[id]; t != nil {
 		for _, other := range t.files {
@@ -107,18 +138,21 @@ func (w *Watcher) isTwin(ctx context.Context, f *file, id string) (bool, error) 
 	if first == f.name {
 		twin := &file{node: f.node, tale: &tale{run: id}}
 		if err := w.findMark(ctx, twin); err != nil {
-			return false, err
+			return "", err
 		}
 		if twin.mark != nil {
 			first = twin.mark.File
 		}
 	}
 	if first == f.name {
-		return false, nil
+		return "", nil
 	}
 	root := strings.TrimSuffix(f.path, filepath.FromSlash(f.name))
-	_, err := os.Lstat(filepath.Join(root, filepath.FromSlash(first)))
-	return err == nil, nil
+	at := filepath.Join(root, filepath.FromSlash(first))
+	if _, err := os.Lstat(at); err != nil {
+		return "", nil //nolint:nilerr // it has moved here
+	}
+	return at, nil
 }
 
 // findBeginning looks up whether the log has the run already, and whether it is one that a watcher tells.

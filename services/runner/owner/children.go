@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"code.wake.dev/wake/internal/agent"
@@ -32,6 +33,8 @@ type children struct {
 // childRun is the run of an open execution, or call.
 type childRun struct {
 	run    string
+	seen   bool               // its state was looked up: what happens from then on is followed
+	failed bool               // it can't be
 	like   string             // the node with the agent settings it has; "": none
 	sub    *view.Subscription // of those of flow nodes
 	paused uint64             // the parent's pause that it was told of and not of its end; 0: none
@@ -54,11 +57,24 @@ type childInput struct {
 // the run is paused.
 func (c *children) updateChildren(ctx context.Context) error {
 	s := c.owner.view.State()
-	for node, n := range s.Nodes {
-		if n.Type != string(flow.TypeFlow) || !n.Open() || n.Started < n.Scheduled {
-			continue
+	var ends []*wire.Event
+	for more := true; more && len(ends) == 0; {
+		var err error
+		if ends, more, err = c.startChildren(ctx); err != nil {
+			return err
 		}
-		if err := c.followChild(ctx, node, n); err != nil {
+	}
+	for exec, kid := range c.kids {
+		if node := nodeOf(exec); isWanted(s.Nodes[node], exec) && len(ends) < maxEnds {
+			end, err := c.followChild(ctx, node, kid)
+			if err != nil {
+				return err
+			}
+			ends = append(ends, end...)
+		}
+	}
+	if len(ends) > 0 {
+		if err := c.owner.appendEvents(ctx, ends); err != nil {
 			return err
 		}
 	}
@@ -82,61 +98,103 @@ func nodeOf(exec string) string {
 	return node
 }
 
-// followChild starts a child, tells it to pause and to go on with its parent, and
-// looks whether it has ended.
-func (c *children) followChild(ctx context.Context, node string, n wire.NodeState) error {
-	o := c.owner
-	id := run.ChildID(o.runID, n.Exec)
-	running := o.view.State().Status == wire.RunRunning
-	kid, known := c.kids[n.Exec]
-	if !known {
-		if !running && !c.isActive(id) {
-			return nil // it begins when the run goes on
+// isWanted reports whether a node is a flow node, and an execution the one that it is at.
+func isWanted(n wire.NodeState, exec string) bool {
+	return n.Type == string(flow.TypeFlow) && n.Exec == exec && n.Open() && n.Started >= n.Scheduled
+}
+
+// Bounds of what is done for children at once.
+const (
+	maxEnds   = 64 // ends that are stored together: the others follow when these are folded
+	maxStarts = 64 // children that are asked for
+	maxAsking = 16 // requests under way
+)
+
+// childStart is a child that is asked for.
+type childStart struct {
+	exec    string
+	request wire.RunRequest
+	err     error
+}
+
+// startChildren asks for children that aren't followed yet, and follows them. It returns the ends of nodes that can't have one, and whether
+// there may be more. Of a run that is paused the children begin when it goes on.
+func (c *children) startChildren(ctx context.Context) (ends []*wire.Event, more bool, err error) {
+	s := c.owner.view.State()
+	running := s.Status == wire.RunRunning
+	var starts []*childStart
+	for node, n := range s.Nodes {
+		id := run.ChildID(c.owner.runID, n.Exec)
+		if !isWanted(n, n.Exec) || c.kids[n.Exec] != nil || !running && !c.isActive(id) {
+			continue
+		}
+		if more = len(starts) == maxStarts; more {
+			break
 		}
 		if c.kids == nil {
 			c.news, c.kids = make(chan struct{}, 1), map[string]*childRun{}
 		}
-		kid = &childRun{run: id, sub: o.cfg.Runs.Subscribe(id, c.news)}
-		kid.sub.OnMore(o.loop.Call)
+		kid := &childRun{run: id, sub: c.owner.cfg.Runs.Subscribe(id, c.news)}
+		kid.sub.OnMore(c.owner.loop.Call)
 		c.kids[n.Exec] = kid
-		var bad *child.InputError
-		if err := c.startChild(ctx, node, id); errors.As(err, &bad) {
-			if !running {
-				return nil
+		start := &childStart{exec: n.Exec}
+		start.request, start.err = c.childRequest(ctx, node, id)
+		starts = append(starts, start)
+	}
+	var asking sync.WaitGroup
+	for first := range min(maxAsking, len(starts)) {
+		asking.Go(func() {
+			for i := first; i < len(starts); i += maxAsking {
+				if start := starts[i]; start.err == nil {
+					start.err = child.Start(ctx, c.owner.cfg.Queue, start.request)
+				}
 			}
-			e := &wire.Event{ExecID: n.Exec, Payload: &wire.NodeError{Target: node, Error: bad.Problem, ErrorType: "input"}}
-			return o.appendEvents(ctx, []*wire.Event{e})
-		} else if err != nil {
-			return err
+		})
+	}
+	asking.Wait()
+	for _, start := range starts {
+		var bad *child.InputError
+		switch {
+		case errors.As(start.err, &bad) && running:
+			failed := &wire.NodeError{Target: nodeOf(start.exec), Error: bad.Problem, ErrorType: "input"}
+			ends = append(ends, &wire.Event{ExecID: start.exec, Payload: failed})
+			c.kids[start.exec].failed = true
+		case start.err != nil && !errors.As(start.err, &bad):
+			return nil, false, start.err
 		}
 	}
-	if known && !slices.ContainsFunc(kid.sub.Take(), endsRun) {
-		c.tellChild(ctx, id, kid)
-		return nil
+	return ends, more, nil
+}
+
+// followChild tells a child to pause and to go on with its parent, and returns the end of its node if it has ended.
+func (c *children) followChild(ctx context.Context, node string, kid *childRun) (end []*wire.Event, err error) {
+	o := c.owner
+	if kid.failed || kid.seen && !slices.ContainsFunc(kid.sub.Take(), endsRun) {
+		c.tellChild(ctx, kid)
+		return nil, nil
 	}
-	v, err := o.cfg.Runs.Open(ctx, id)
+	v, err := o.cfg.Runs.Open(ctx, kid.run)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	v.Close()
 	if !view.Ended(v.State().Status) {
-		if !known {
+		if !kid.seen {
 			if kid.paused, err = c.pausedBy(ctx, v.State()); err != nil {
-				return err
+				return nil, err
 			}
 		}
-		c.tellChild(ctx, id, kid)
-		return nil
+		kid.seen = true
+		c.tellChild(ctx, kid)
+		return nil, nil
 	}
+	kid.seen = true
 	state, err := v.Whole(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	e, err := c.childOutcome(node, n, state)
-	if err != nil {
-		return err
-	}
-	return o.appendEvents(ctx, []*wire.Event{e})
+	outcome, err := c.childOutcome(node, o.view.State().Nodes[node], state)
+	return []*wire.Event{outcome}, err
 }
 
 // isActive reports whether a child has begun and not ended.
@@ -147,16 +205,16 @@ func (c *children) isActive(id string) bool {
 
 // tellChild pauses a child with its parent, and lets it go on with it. A pause that
 // lets agents finish lets children go on too.
-func (c *children) tellChild(ctx context.Context, id string, kid *childRun) {
+func (c *children) tellChild(ctx context.Context, kid *childRun) {
 	s := c.owner.view.State()
 	switch {
 	case view.Ended(s.Status):
 	case view.Interrupts(s) != "" && kid.paused != s.PausedAt:
-		if c.sendCommand(ctx, wire.Command{Type: "pause", ID: pauseID(s.PausedAt), RunID: id, Reason: "the parent run is paused"}) {
+		if c.sendCommand(ctx, wire.Command{Type: "pause", ID: pauseID(s.PausedAt), RunID: kid.run, Reason: "the parent run is paused"}) {
 			kid.paused = s.PausedAt
 		}
 	case s.Status == wire.RunRunning && kid.paused != 0:
-		if c.sendCommand(ctx, wire.Command{Type: "resume", ID: resumeID(kid.paused), RunID: id, Overrides: child.Inherited(s.Overrides, c.owner.def, kid.like)}) {
+		if c.sendCommand(ctx, wire.Command{Type: "resume", ID: resumeID(kid.paused), RunID: kid.run, Overrides: child.Inherited(s.Overrides, c.owner.def, kid.like)}) {
 			kid.paused = 0
 		}
 	}
@@ -213,19 +271,18 @@ func endsRun(e eventlog.Entry) bool {
 	return t == wire.TypeFlowComplete || t == wire.TypeFlowAborted
 }
 
-// startChild asks for the child run. Asking twice does no harm. It fails with a
-// [child.InputError] for an input that no child run can have.
-func (c *children) startChild(ctx context.Context, node, id string) error {
+// childRequest returns the request for the run of a node. It fails with a [child.InputError] for an input that no run can have.
+func (c *children) childRequest(ctx context.Context, node, id string) (wire.RunRequest, error) {
 	input, err := c.owner.view.Input(ctx, node)
 	if err != nil && !errors.Is(err, view.ErrMissing) {
-		return err
+		return wire.RunRequest{}, err
 	}
 	var in childInput
 	if err == nil {
 		err = wire.Unmarshal(input, &in)
 	}
 	if err != nil {
-		return &child.InputError{Problem: fmt.Sprintf("input of the node: %v", err)}
+		return wire.RunRequest{}, &child.InputError{Problem: fmt.Sprintf("input of the node: %v", err)}
 	}
 	s := c.owner.view.State()
 	def, _ := c.owner.cfg.Runs.Definition(in.Flow) // the owner that begins the child says what is wrong with it
@@ -240,7 +297,7 @@ func (c *children) startChild(ctx context.Context, node, id string) error {
 	case c.owner.def.Workspace == flow.WorkspaceShared:
 		request.Workspace = s.Workspace
 	} // else each execution has a folder of its own
-	return child.Start(ctx, c.owner.cfg.Queue, request)
+	return request, nil
 }
 
 // childOutcome is the end of the node that a child's end is.
@@ -350,7 +407,7 @@ func (c *children) updateCalled(ctx context.Context) error {
 			}
 			c.called[key] = kid
 		}
-		c.tellChild(ctx, id, kid)
+		c.tellChild(ctx, kid)
 	}
 	for key, kid := range c.called {
 		if isAwaited(s, key) {
