@@ -75,3 +75,26 @@ func TestAgedSession(t *testing.T) {
 		})
 	}
 }
+
+// A file with nothing that the session's own one lacks, such as where a runner makes a fork of it begin, is no run; what goes on in it is.
+func TestCopyOfSession(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	lines := feedLines()
+	content, part := strings.Join(lines, ""), strings.Join(lines[:3], "")
+	s.write(id+".jsonl", content)
+	s.await(id, session.MainNode, len(content))
+	s.write("../-src-adopted/"+id+".jsonl", part)
+	last := "20bf7da2-0000-4000-8000-000000000003"
+	s.write(last+".jsonl", strings.ReplaceAll(content, id, last)) // read behind it
+	s.await(last, session.MainNode, len(content))
+	for e, err := range s.log.Read(t.Context(), eventlog.Query{Kinds: []wire.Kind{wire.KindFlow}}) {
+		if err != nil || strings.HasPrefix(e.RunID, id+"-") {
+			t.Fatalf("run %s, %v", e.RunID, err)
+		}
+	}
+	s.add("../-src-adopted/"+id+".jsonl", feedLine(9, "user", `{"role":"user","content":"elsewhere"}`))
+	if more := twinOf(t, s, id); more == "" {
+		t.Error("what goes on elsewhere isn't told")
+	}
+}
