@@ -82,6 +82,8 @@ func (t *Timeline) Step(pos uint64, e *wire.Event) Step {
 		return t.addWhole(pos, e, wire.LineThinking, cutText(p.Content, MaxThinking), p.Block, p.Supersedes)
 	case *wire.ExecStart:
 		t.Exec, t.Command = e.ExecID, cutText(p.Command, MaxSummary)
+	case *wire.AgentStart, *wire.AgentResumed:
+		t.endBlocks(e)
 	case *wire.ExecExit:
 		t.endLoose(e, Block{})
 		return addLine(pos, wire.LineTool, exitLine(p, t.commandOf(e)))
@@ -214,6 +216,13 @@ func (t *Timeline) touchBlock(i int) *Block {
 	copy(t.Blocks[i:], t.Blocks[i+1:])
 	t.Blocks[last] = b
 	return &t.Blocks[last]
+}
+
+// endBlocks ends the blocks of the event's agent, which begins: its blocks are numbered anew. Those of a node's own agent are all.
+func (t *Timeline) endBlocks(e *wire.Event) {
+	t.Blocks = slices.DeleteFunc(t.Blocks, func(b Block) bool {
+		return b.Exec == e.ExecID && (e.Parent == "" || b.Parent == e.Parent)
+	})
 }
 
 // endLoose ends the unnumbered blocks of the event's agent, except for the one

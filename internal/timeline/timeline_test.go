@@ -75,6 +75,13 @@ func TestPiecesBecomeOneLine(t *testing.T) {
 		events []wire.Payload
 		want   []string
 	}{
+		"of an agent that begins anew": {
+			[]wire.Payload{
+				&wire.AgentTextDelta{Content: "and go", Block: 1}, &wire.AgentResumed{Strategy: "crash"}, &wire.AgentStart{Resumed: true, Prompt: wire.RawString("go on")},
+				&wire.AgentTextDelta{Content: "I look", Block: 1}, &wire.AgentText{Content: "I look at it", Block: 1},
+			},
+			[]string{"text: and go", "system: Agent resumed (crash)", "user: [prompt] go on", "text: I look at it"},
+		},
 		"numbered": {
 			[]wire.Payload{
 				&wire.AgentTextDelta{Content: "Hel", Block: 1}, &wire.Usage{MessageID: "m"},

@@ -222,8 +222,14 @@ func (d *drive) recordEvents() (last []*wire.Event, err error) {
 			last = append(last, e)
 			continue
 		}
-		if d.live.Err() != nil {
-			continue // it is being ended: only how it ends matters
+		if d.live.Err() != nil { // it is being ended
+			if d.isWithdrawn() && endsSomething(e) && len(last) < maxLast {
+				skipped, err := d.exec.hold.skipRecorded(context.WithoutCancel(d.live), e)
+				if err == nil && !skipped {
+					last = append(last, e)
+				}
+			}
+			continue
 		}
 		for _, e := range append(last, e) {
 			if err := d.takeEvent(d.live, e); err != nil {
@@ -233,6 +239,24 @@ func (d *drive) recordEvents() (last []*wire.Event, err error) {
 		last = nil
 	}
 	return last, nil
+}
+
+// maxLast bounds the events that are recorded with the end of a session that was withdrawn.
+const maxLast = 200
+
+// isWithdrawn reports whether the session was ended for good: the execution doesn't go on, so nothing else tells what was left open.
+func (d *drive) isWithdrawn() bool {
+	cause := context.Cause(d.live)
+	return errors.Is(cause, errWithdrawn) || errors.Is(cause, errTimeLimit)
+}
+
+// endsSomething reports whether an event tells what a call or a turn has come to, or has cost.
+func endsSomething(e *wire.Event) bool {
+	switch e.Payload.(type) {
+	case *wire.AgentTool, *wire.AgentText, *wire.Usage, *wire.TurnEnd:
+		return true
+	}
+	return false
 }
 
 // takeEvent records an event of the agent, and lets the agent go on when it may.

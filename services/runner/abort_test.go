@@ -1,0 +1,44 @@
+package runner_test
+
+import (
+	"testing"
+	"time"
+
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// What an agent was at work on when its run was aborted, or its time was over, comes to an end on record, and what it has cost counts.
+func TestAbortEndsCalls(t *testing.T) {
+	for name, ends := range map[string]func(b *bench){
+		"aborted":   func(b *bench) { b.tell(wire.Command{Type: "abort", RunID: "run1"}) },
+		"time over": func(*bench) { <-time.After(time.Minute) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T) {
+				b := newBench(t)
+				b.runner("r1", &scripted{play: func(s *session, say func(wire.Payload) bool) {
+					say(&wire.TurnStart{})
+					say(&wire.ToolIntent{ToolName: "Bash", ToolInput: wire.RawString("make")})
+					<-s.ctx.Done()
+					say(&wire.AgentTool{ToolName: "Bash", ToolInput: wire.RawString("make"), ToolOutput: wire.Null, Error: wire.CallInterrupted})
+					say(&wire.Usage{MessageID: "m1", Model: "m", InputTokens: 900, OutputTokens: 100})
+				}})
+				b.submit("run1", `
+name: f
+nodes:
+  - {id: a, type: agent, input: {provider: claude, prompt: a}, policy: {timeoutMs: 30000}}
+`)
+				b.until("run1", wire.TypeToolIntent)
+				ends(b)
+				b.ended("run1")
+				b.awaits("its end", func() bool { return count(b.read("run1"), wire.TypeUsage) == 1 })
+				entries := b.read("run1")
+				s := b.fold("run1", entries)
+				if len(s.Tools) != 0 || s.Usage.ToolCalls != 1 || s.Usage.InputTokens != 900 {
+					t.Errorf("open: %v, used %+v:\n%s", s.Tools, s.Usage, story(entries))
+				}
+			})
+		})
+	}
+}
