@@ -191,7 +191,7 @@ func (a *app) makeWorktree(ctx context.Context, dir, id string) (string, error) 
 		return strings.TrimSuffix(string(out), "\n"), err
 	}
 	if dir == "" {
-		return "", usageError("name a folder to work in: --workspace DIR", "the session isn't on this machine")
+		return "", usageError("where its settings are elsewhere, name their folder: --settings DIR or CLAUDE_CONFIG_DIR; else name a folder to work in: --workspace DIR", "the session isn't found on this machine")
 	}
 	prefix, err := git(dir, "rev-parse", "--show-prefix")
 	if err != nil {

@@ -32,7 +32,8 @@ other run isn't touched. Prints the id of the new run.
     wake fork @last                                where it is now
     wake fork @last --at sfp-7 -m "try it in Go"   behind the seventh message or tool result
     wake fork @last --at reviewed --set model=opus
-    wake fork @last --at deploy#1:start            where the node deploy began for the first time`,
+    wake fork @last --at deploy#1:start            where the node deploy began for the first time
+    wake fork @last --at plan#1:end                behind the node plan; with -m its agent goes on with that`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.forkRun(cmd.Context(), args[0], o)
 		},

@@ -205,6 +205,31 @@ func Find(ctx context.Context, log eventlog.Reader, runID, at string) (Point, *w
 	return p, s, err
 }
 
+// FindFork is [Find] of the point at which a fork begins that tells agents a message, or none. Where an agent has told its end, only a message
+// has it go on; without one a fork from there begins behind the end of its node.
+func FindFork(ctx context.Context, log eventlog.Reader, runID, at, message string) (Point, *wire.State, error) {
+	p, s, err := Find(ctx, log, runID, at)
+	if err != nil || at == "" || message != "" || p.Kind != Node || !s.Nodes[p.Node].Open() || !strings.HasSuffix(p.Label, nodeEnd) {
+		return p, s, err
+	}
+	q := eventlog.Query{Run: p.Run, Node: p.Node, From: p.Position + 1, Kinds: []wire.Kind{wire.KindFlow}}
+	for e, err := range history.Read(ctx, log, q) {
+		if err != nil {
+			return p, s, err
+		}
+		if e.Event == nil || e.Event.ExecID != s.Nodes[p.Node].Exec {
+			continue
+		}
+		switch e.Event.Payload.(type) {
+		case *wire.NodeComplete, *wire.NodeError:
+			p.Position, p.Time = e.Pos, e.Event.Timestamp
+			s, err := State(ctx, log, p)
+			return p, s, err
+		}
+	}
+	return p, s, nil
+}
+
 // CheckFolder fails if the folder of a run that has a state couldn't be kept: a fork from there has none.
 func CheckFolder(s *wire.State) error {
 	if s.Folder == nil || s.Folder.Refused == "" {

@@ -387,7 +387,7 @@ func TestPointsOfNodes(t *testing.T) {
 	s := tell(t, log, "r1")
 	s.begin(log, "r1")
 	word := s.act("", &wire.AgentComplete{Result: "done"})
-	s.act("", &wire.NodeComplete{Output: wire.Null})
+	over := s.act("", &wire.NodeComplete{Output: wire.Null})
 	on := func(exec, node string, p wire.Payload) uint64 {
 		w := logtest.Claim(t, log, "r1", node)
 		return appendTo(t, w, &wire.Event{ExecID: exec, Timestamp: 3, Payload: p})
@@ -418,6 +418,12 @@ func TestPointsOfNodes(t *testing.T) {
 	for label, pos := range at {
 		if p, state, err := bookmark.Find(t.Context(), log, "r1", label); err != nil || p.Position != pos || state.Position.Seq != pos || state.Status != wire.RunRunning {
 			t.Errorf("%s is %+v, %v", label, p, err)
+		}
+	}
+	for message, want := range map[string]uint64{"": over, "once more": word} {
+		p, state, err := bookmark.FindFork(t.Context(), log, "r1", "a#1:end", message)
+		if err != nil || p.Position != want || state.Position.Seq != want || p.Label != "a#1:end" || state.Nodes["a"].Open() != (message != "") {
+			t.Errorf("a fork with the message %q begins at %+v, %v, want %d", message, p, err, want)
 		}
 	}
 	for _, label := range []string{"b#3:start", "set#1:start", ":end", "b#2:end"} {

@@ -54,7 +54,7 @@ func (c *Client) Resolve(ctx context.Context, runID, at string) (Point, *wire.St
 // Fork begins a new run that goes on from a point of another one. The parent is
 // left alone.
 func (c *Client) Fork(ctx context.Context, r ForkRequest) (ForkResult, error) {
-	p, state, err := c.Resolve(ctx, r.RunID, r.At)
+	p, state, err := bookmark.FindFork(ctx, c.reader, r.RunID, r.At, r.Message)
 	if err != nil {
 		return ForkResult{}, err
 	}

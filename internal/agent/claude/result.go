@@ -65,8 +65,8 @@ func (n *Normalizer) countResult(m wire.Raw) (added map[string]wire.ModelUsage, 
 		added = usageIncrements(y.Total, total)
 	}
 	if x, ok := numberAt(m, "total_cost_usd"); ok {
-		if turnCost == nil {
-			turnCost = new(y.addedCost(x))
+		if c := y.addedCost(x); turnCost == nil && c >= 0 {
+			turnCost = &c
 		}
 		y.CostTotal, y.Priced = x, true
 	}

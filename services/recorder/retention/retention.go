@@ -108,7 +108,7 @@ func deleteRun(ctx context.Context, t *archive.Tx, of request.Target, force bool
 	case !over && imported == "":
 		return rejected("wait for its end, or `wake abort` it", "run %s hasn't ended", request.Shown(of.Run))
 	case !over && !force:
-		return rejected("delete it with --force", "run %s hasn't ended, as far as was imported", request.Shown(of.Run))
+		return rejected("wait until its session is idle, or delete it with --force", "run %s hasn't ended, as far as is recorded", request.Shown(of.Run))
 	}
 	if !force {
 		why, err := neededBy(ctx, t, of)

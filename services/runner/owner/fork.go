@@ -95,7 +95,7 @@ func (f forks) askFork(ctx context.Context, s *wire.State, cmd wire.Command, com
 	if err := subjects.CheckID(id); err != nil {
 		return "", command.Reject(wire.CodeBadRequest, "newId: %v", err)
 	}
-	point, state, err := bookmark.Find(ctx, f.log, s.RunID, cmd.At)
+	point, state, err := bookmark.FindFork(ctx, f.log, s.RunID, cmd.At, cmd.Message)
 	if err == nil {
 		err = bookmark.CheckFolder(state)
 	}
