@@ -506,3 +506,51 @@ func TestFutureRunIsDeleted(t *testing.T) {
 		t.Errorf("left are %v", left)
 	}
 }
+
+// What a run has begun stays as long as that one: its points may need what the other left in the folder. Where they say of each other that they
+// have begun it, an operator can delete them.
+func TestChildrenStayWithTheirParent(t *testing.T) {
+	p := newTape(t)
+	whole := func(id, parent string) {
+		p.add(id, wire.RunNode, "", &wire.RunClaimed{Runner: "runner", Nonce: "n"})
+		p.add(id, wire.RunNode, "", &wire.FlowStart{FlowName: "part", Definition: wire.Null, DefinitionHash: "h", ParentRun: parent, ParentNode: "kid"})
+		p.add(id, wire.RunNode, "", &wire.FlowComplete{FlowName: "part", Status: wire.FlowStatusComplete})
+	}
+	whole("kept.kid#1", "kept")
+	p.start("kept", "coder", nil)
+	p.add("kept", wire.RunNode, "", &wire.Checkpoint{Kind: wire.CheckpointLabelled, Label: "here"})
+	p.end("kept")
+	whole("free.kid#1.kid#1", "free.kid#1")
+	whole("free.kid#1", "free")
+	whole("free", "")
+	whole("one", "other")
+	whole("other", "one")
+	s := openStore(t)
+	p.store(s, 5)
+	now := time.UnixMilli(p.clock).Add(time.Hour)
+	if _, err := s.Retention.Delete(t.Context(), wire.DeleteRequest{Run: "kept.kid#1"}, time.Hour, now); codeOf(err) != wire.CodeCommandRejected || !strings.Contains(err.Error(), "run kept has begun it") {
+		t.Error(err)
+	}
+	idle := map[string]bool{}
+	for _, id := range []string{"kept.kid#1", "free.kid#1.kid#1", "one"} {
+		var err error
+		if idle[id], err = s.Retention.IsIdle(t.Context(), id); err != nil {
+			t.Error(err)
+		}
+	}
+	if diff := cmp.Diff(map[string]bool{"kept.kid#1": false, "free.kid#1.kid#1": true, "one": false}, idle); diff != "" {
+		t.Errorf("idle (-want +got):\n%s", diff)
+	}
+	for i, want := range []string{"free", "free.kid#1", "free.kid#1.kid#1", ""} {
+		n, err := s.Retention.Expire(t.Context(), recorder.Retention{Age: 30 * time.Minute}, now)
+		if err != nil || n > 1 || n == 1 && want == "" {
+			t.Errorf("round %d: deleted %d, %v", i, n, err)
+		}
+		if got := listed(t, s, wire.RunsRequest{Deleted: true}); want != "" && !slices.Contains(got, want) {
+			t.Errorf("round %d: deleted are %v, want %s among them", i, got, want)
+		}
+	}
+	if _, err := s.Retention.Delete(t.Context(), wire.DeleteRequest{Run: "one", Force: true}, time.Hour, now); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,9 +1,11 @@
 package runner_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
+	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/internal/natstest"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -37,6 +39,46 @@ nodes:
 				s := b.fold("run1", entries)
 				if len(s.Tools) != 0 || s.Usage.ToolCalls != 1 || s.Usage.InputTokens != 900 {
 					t.Errorf("open: %v, used %+v:\n%s", s.Tools, s.Usage, story(entries))
+				}
+			})
+		})
+	}
+}
+
+// The run of a flow node whose time is over is ended, and the next attempt begins behind its end; so is that of the last attempt, when the run
+// has failed.
+func TestTimeoutEndsChild(t *testing.T) {
+	for name, killed := range map[string]bool{"by the same owner": false, "by the next one": true} {
+		t.Run(name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T) {
+				b := newBench(t)
+				p := &scripted{say: func(ctx context.Context, _ agent.Request) (string, error) {
+					<-ctx.Done() // it would go on for ever
+					return "", ctx.Err()
+				}}
+				first := b.process("r1", p)
+				b.submit("run1", `
+name: f
+nodes:
+  - id: work
+    type: flow
+    policy: {timeoutMs: 20000, retry: {maxAttempts: 2, backoffMs: 100}}
+    input: {flow: {name: sub, nodes: [{id: a, type: agent, input: {provider: claude, prompt: a}}]}}
+`)
+				b.until("run1.work#1", wire.TypeAgentStart)
+				if killed {
+					b.until("run1", wire.TypeNodeError)
+					first.kill()
+					b.process("r2", p)
+				}
+				s, _ := b.ended("run1")
+				one, entries := b.ended("run1.work#1")
+				two, next := b.ended("run1.work#2")
+				if s.Result != wire.FlowStatusFailed || one.Status != wire.RunAborted || two.Status != wire.RunAborted {
+					t.Errorf("the run has %s, its children are %s and %s", s.Result, one.Status, two.Status)
+				}
+				if over, begun := entries[len(entries)-1].Pos, next[0].Pos; begun < over && !killed {
+					t.Errorf("the second attempt began at %d, the first one ended at %d", begun, over)
 				}
 			})
 		})

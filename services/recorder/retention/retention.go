@@ -151,18 +151,26 @@ func isBehind(ctx context.Context, t *archive.Tx) (bool, error) {
 
 var errBehind = errors.New("recorder: there are events from which nothing is derived yet: whether something needs a run isn't known")
 
-// neededBy says why the record of a run has to stay, or "": a run that goes on
-// descends from it or has begun it, or it has a labelled point to come back to.
+// neededBy says why the record of a run has to stay, or "": the run that has begun it isn't
+// deleted, whose folder may be in it, a run that goes on descends from it, or it has a labelled
+// point to come back to.
 func neededBy(ctx context.Context, t *archive.Tx, of request.Target) (string, error) {
 	var live string
-	err := t.Row(ctx, `SELECT p.run FROM runs r JOIN runs p ON p.run = r.parent WHERE r.run = ?1 AND p.status NOT IN ('complete', 'aborted')`, of.Run).Scan(&live)
+	err := t.Row(ctx, `SELECT p.run FROM runs r JOIN runs p ON p.run = r.parent WHERE r.run = ?1 AND p.run <> r.run
+		AND (p.status NOT IN ('complete', 'aborted') OR NOT EXISTS (SELECT 1 FROM deleted WHERE deleted.run = p.run))`, of.Run).Scan(&live)
 	if err == nil {
-		return "run " + request.Shown(live) + ", which goes on, has begun it", nil
+		return "run " + request.Shown(live) + " has begun it, and isn't deleted", nil
 	}
 	if !errors.Is(err, sql.ErrNoRows) {
 		return "", err
 	}
-	err = t.Row(ctx, `WITH RECURSIVE kin (run, status) AS (
+	return pointsNeededBy(ctx, t, of)
+}
+
+// pointsNeededBy is [neededBy] of what there is besides the record, such as snapshots of the folder, but for the run that has begun this one.
+func pointsNeededBy(ctx context.Context, t *archive.Tx, of request.Target) (string, error) {
+	var live string
+	err := t.Row(ctx, `WITH RECURSIVE kin (run, status) AS (
 			SELECT r.run, r.status FROM lineage l JOIN runs r ON r.id = l.run WHERE l.ancestor = ?1
 			UNION SELECT r.run, r.status FROM kin JOIN lineage l ON l.ancestor = kin.run JOIN runs r ON r.id = l.run)
 		SELECT run FROM kin WHERE status NOT IN ('complete', 'aborted') ORDER BY run LIMIT 1`, of.Run).Scan(&live)
@@ -263,10 +271,13 @@ func (d *Deleter) Ended(ctx context.Context) (runs []string, err error) {
 // IsIdle reports whether a run has ended and nothing needs more than the record of it: it has no fork and no labelled point.
 // So is one that was removed and has no fork: nothing can be started from a point of it. IsIdle fails while the recorder is behind.
 func (d *Deleter) IsIdle(ctx context.Context, run string) (bool, error) {
-	return archive.Ask(ctx, d.kept, func(t *archive.Tx) (bool, error) { return isIdle(ctx, t, run) })
+	return archive.Ask(ctx, d.kept, func(t *archive.Tx) (bool, error) { return isIdle(ctx, t, run, maxDepth) })
 }
 
-func isIdle(ctx context.Context, t *archive.Tx, run string) (idle bool, err error) {
+// maxDepth bounds the runs that have begun each other which are looked at: an import may say that they go in a circle.
+const maxDepth = 100
+
+func isIdle(ctx context.Context, t *archive.Tx, run string, depth int) (idle bool, err error) {
 	late, err := isBehind(ctx, t)
 	if err != nil {
 		return false, err
@@ -287,8 +298,23 @@ func isIdle(ctx context.Context, t *archive.Tx, run string) (idle bool, err erro
 	case err != nil || !isOver(status, reason):
 		return false, err
 	}
-	needed, err := isNeeded(ctx, t, of)
-	return err == nil && !needed, err
+	if why, err := pointsNeededBy(ctx, t, of); err != nil || why != "" {
+		return false, err
+	}
+	if forked, err := hasFork(ctx, t, run); err != nil || forked {
+		return false, err
+	}
+	var parent string // whose folder it may have worked in
+	err = t.Row(ctx, `SELECT p.run FROM runs r JOIN runs p ON p.run = r.parent WHERE r.id = ?1`, of.ID).Scan(&parent)
+	if errors.Is(err, sql.ErrNoRows) {
+		return true, nil
+	} else if err != nil {
+		return false, err
+	}
+	if depth == 0 {
+		return false, nil
+	}
+	return isIdle(ctx, t, parent, depth-1)
 }
 
 func (d *Deleter) expireOld(ctx context.Context, r Policy, now time.Time) (deleted int, err error) {

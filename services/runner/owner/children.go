@@ -35,6 +35,7 @@ type childRun struct {
 	run    string
 	seen   bool               // its state was looked up: what happens from then on is followed
 	failed bool               // it can't be
+	told   bool               // to end: nobody waits for its result, but the next execution of its node for its end
 	like   string             // the node with the agent settings it has; "": none
 	sub    *view.Subscription // of those of flow nodes
 	paused uint64             // the parent's pause that it was told of and not of its end; 0: none
@@ -52,11 +53,16 @@ type childInput struct {
 	Labels map[string]string `json:"labels"`
 }
 
-// updateChildren starts the children that are wanted, records the ends of those that
-// have ended, aborts those that are wanted no more, and tells the others whether
-// the run is paused.
+// updateChildren aborts the children that are wanted no more, starts those that are
+// wanted, records the ends of those that have ended, and tells the others whether the
+// run is paused.
 func (c *children) updateChildren(ctx context.Context) error {
 	s := c.owner.view.State()
+	for exec, kid := range c.kids {
+		if n := s.Nodes[nodeOf(exec)]; n.Exec != exec || !n.Open() || view.Ended(s.Status) {
+			c.leaveChild(ctx, exec, kid, n)
+		}
+	}
 	var ends []*wire.Event
 	for more := true; more && len(ends) == 0; {
 		var err error
@@ -78,19 +84,26 @@ func (c *children) updateChildren(ctx context.Context) error {
 			return err
 		}
 	}
-	for exec, kid := range c.kids {
-		n := s.Nodes[nodeOf(exec)]
-		current := n.Exec == exec
-		if current && n.Open() && !view.Ended(s.Status) {
-			continue
-		}
-		kid.sub.Close()
-		delete(c.kids, exec)
-		if !current || n.Open() || n.ErrorType == "cancelled" {
-			c.withdrawChild(ctx, kid.run)
-		}
-	}
 	return c.updateCalled(ctx)
+}
+
+// leaveChild ends a child whose node's execution is over, unless its own end was that, and follows it until then: so that the next execution
+// doesn't work beside it.
+func (c *children) leaveChild(ctx context.Context, exec string, kid *childRun, n wire.NodeState) {
+	if !kid.told && (n.Exec != exec || n.Open() || isWithdrawn(n)) {
+		kid.told = c.withdrawChild(ctx, kid.run)
+	}
+	over := view.Ended(c.owner.view.State().Status)
+	if kid.told && !over && c.isActive(kid.run) && !slices.ContainsFunc(kid.sub.Take(), endsRun) {
+		return
+	}
+	kid.sub.Close()
+	delete(c.kids, exec)
+}
+
+// isWithdrawn reports whether an execution that is over was ended by its run's owner, and not by what it has come to.
+func isWithdrawn(n wire.NodeState) bool {
+	return n.ErrorType == "cancelled" || n.ErrorType == wire.ErrorTimeout
 }
 
 func nodeOf(exec string) string {
@@ -122,21 +135,22 @@ type childStart struct {
 func (c *children) startChildren(ctx context.Context) (ends []*wire.Event, more bool, err error) {
 	s := c.owner.view.State()
 	running := s.Status == wire.RunRunning
+	leaving := map[string]bool{} // nodes with an earlier child that was told to end
+	for exec, kid := range c.kids {
+		if kid.told {
+			leaving[nodeOf(exec)] = true
+		}
+	}
 	var starts []*childStart
 	for node, n := range s.Nodes {
 		id := run.ChildID(c.owner.runID, n.Exec)
-		if !isWanted(n, n.Exec) || c.kids[n.Exec] != nil || !running && !c.isActive(id) {
+		if !isWanted(n, n.Exec) || c.kids[n.Exec] != nil || leaving[node] || !running && !c.isActive(id) {
 			continue
 		}
 		if more = len(starts) == maxStarts; more {
 			break
 		}
-		if c.kids == nil {
-			c.news, c.kids = make(chan struct{}, 1), map[string]*childRun{}
-		}
-		kid := &childRun{run: id, sub: c.owner.cfg.Runs.Subscribe(id, c.news)}
-		kid.sub.OnMore(c.owner.loop.Call)
-		c.kids[n.Exec] = kid
+		c.subscribeChild(n.Exec, id)
 		start := &childStart{exec: n.Exec}
 		start.request, start.err = c.childRequest(ctx, node, id)
 		starts = append(starts, start)
@@ -164,6 +178,17 @@ func (c *children) startChildren(ctx context.Context) (ends []*wire.Event, more 
 		}
 	}
 	return ends, more, nil
+}
+
+// subscribeChild has the owner called when something happens in a child.
+func (c *children) subscribeChild(exec, id string) *childRun {
+	if c.kids == nil {
+		c.news, c.kids = make(chan struct{}, 1), map[string]*childRun{}
+	}
+	kid := &childRun{run: id, sub: c.owner.cfg.Runs.Subscribe(id, c.news)}
+	kid.sub.OnMore(c.owner.loop.Call)
+	c.kids[exec] = kid
+	return kid
 }
 
 // followChild tells a child to pause and to go on with its parent, and returns the end of its node if it has ended.
@@ -328,13 +353,27 @@ func (c *children) withdrawChild(ctx context.Context, id string) bool {
 // finds the command when it begins.
 func (c *children) abortLeft(ctx context.Context) error {
 	s := c.owner.view.State()
-	for _, n := range s.Nodes {
-		withdrawn := n.Open() && view.Ended(s.Status) || n.ErrorType == "cancelled"
-		if n.Type != string(flow.TypeFlow) || !withdrawn {
+	for node, n := range s.Nodes {
+		if n.Type != string(flow.TypeFlow) {
 			continue
 		}
-		if err := c.endCalled(ctx, run.ChildID(c.owner.runID, n.Exec)); err != nil {
-			return err
+		var left []string
+		for i := 1; i < n.Execs; i++ {
+			if exec := run.ExecID(node, i); c.isActive(run.ChildID(c.owner.runID, exec)) {
+				left = append(left, exec)
+			}
+		}
+		if n.Open() && view.Ended(s.Status) || !n.Open() && isWithdrawn(n) {
+			left = append(left, n.Exec)
+		}
+		for _, exec := range left {
+			id := run.ChildID(c.owner.runID, exec)
+			if err := c.endCalled(ctx, id); err != nil {
+				return err
+			}
+			if c.isActive(id) {
+				c.subscribeChild(exec, id).told = true
+			}
 		}
 	}
 	return c.endLeftCalled(ctx)
