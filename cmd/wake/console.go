@@ -66,7 +66,7 @@ func (a hostVerbs) openConsole(flags *pflag.FlagSet, o consoleOptions, dir strin
 	const remedy = "choose another --console-addr; off this machine it needs --console-cert, --console-key and --console-users"
 	var certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	if o.cert != "" {
-		pair, err := service.LoadKeyPair(o.cert, o.key)
+		pair, err := service.LoadKeyPair(o.cert, o.key, a.log)
 		if err != nil {
 			return nil, usageError(remedy, "console: certificate: %w", err)
 		}

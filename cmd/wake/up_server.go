@@ -60,7 +60,7 @@ func startServer(ctx context.Context, c embeddedConfig, log *slog.Logger) (*embe
 	if err != nil {
 		return nil, err
 	}
-	if options.TLSConfig, err = c.tls(); err != nil {
+	if options.TLSConfig, err = c.tls(log); err != nil {
 		return nil, err
 	}
 	options.TLSTimeout = tlsTimeout
@@ -183,14 +183,14 @@ func (e *embedded) stop() {
 const tlsTimeout = 5
 
 // tls returns the settings of a server with a certificate, nil of one without.
-func (c embeddedConfig) tls() (*tls.Config, error) {
+func (c embeddedConfig) tls(log *slog.Logger) (*tls.Config, error) {
 	switch {
 	case c.Cert == "" && c.Key == "":
 		return nil, nil
 	case c.Cert == "" || c.Key == "":
 		return nil, usageError("", "--listen-cert and --listen-key belong together")
 	}
-	pair, err := service.LoadKeyPair(c.Cert, c.Key)
+	pair, err := service.LoadKeyPair(c.Cert, c.Key, log)
 	if err != nil {
 		return nil, usageError("wake auth generate makes them, in DIR/tls", "--listen-cert: %w", err)
 	}

@@ -197,7 +197,7 @@ func (c *checker) checkBounds(n *jparse.RangeNode) {
 	from, ok1 := numberLiteral(n.LHS)
 	to, ok2 := numberLiteral(n.RHS)
 	if !ok1 || !ok2 || math.Abs(to-from) > maxRange {
-		c.fail("the bounds of a range must be numbers at most %d apart", maxRange)
+		c.fail("the bounds of a range must be written as numbers, such as [0..9], and at most %d apart: a list of a length that isn't known comes from a node", maxRange)
 	}
 }
 

@@ -147,6 +147,7 @@ func (dr *driver) begin(node string) string {
 //	send NODE TEXT                a message, and the node's agent gets it
 //	reply PROMPT JSON             an answer
 //	pause, resume, wait           wait: until the owner wants to be woken
+//	later MS                      that much later
 func (dr *driver) do(line string) {
 	dr.t.Helper()
 	word, rest, _ := strings.Cut(line, " ")
@@ -165,6 +166,12 @@ func (dr *driver) do(line string) {
 			p.Limits = raw(dr.t, arg)
 		}
 		dr.append("_run", &wire.Event{Payload: p})
+	case word == "later":
+		ms, err := strconv.ParseInt(rest, 10, 64)
+		if err != nil {
+			dr.t.Fatal(err)
+		}
+		dr.now += ms
 	case word == "wait":
 		if dr.wake == 0 {
 			dr.t.Fatal("nobody wants to be woken")

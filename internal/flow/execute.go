@@ -37,12 +37,12 @@ func (p *planner) executeNode(v *vertex, id string) {
 	p.checkTimeout(v, id, n)
 }
 
-// checkTimeout ends an execution that waits for longer than its policy allows.
+// checkTimeout ends an execution that waits for longer than its policy allows, pauses of the run left out.
 func (p *planner) checkTimeout(v *vertex, id string, n wire.NodeState) {
 	if v.Policy == nil || v.Policy.TimeoutMs == 0 {
 		return
 	}
-	due := n.StartedAt + v.Policy.TimeoutMs
+	due := n.StartedAt + v.Policy.TimeoutMs + p.s.PausedMs - n.PausedBefore
 	if p.now < due {
 		p.wakeAt(due)
 		return

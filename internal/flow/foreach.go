@@ -130,7 +130,7 @@ func (p *planner) joinItems(v *vertex, values []wire.Raw) {
 		case n.Skipped:
 			one["skipped"] = true
 		case p.s.NodeStatus[id] == wire.NodeFailed:
-			one["error"] = n.Error
+			one["error"], one["output"] = n.Error, p.s.Outputs[id]
 		default:
 			one["output"] = p.s.Outputs[id]
 		}

@@ -25,6 +25,17 @@ func (f *fold) stopTime() {
 	if f.s.Deadline > 0 {
 		f.s.Deadline, f.s.TimeLeftMs = 0, max(1, f.s.Deadline-f.e.Timestamp)
 	}
+	if f.s.PausedSince == 0 {
+		f.s.PausedSince = f.e.Timestamp
+	}
+}
+
+// countPause adds the pause that ends, if one does, to those before.
+func (f *fold) countPause() {
+	if f.s.PausedSince > 0 {
+		f.s.PausedMs += max(0, f.e.Timestamp-f.s.PausedSince)
+		f.s.PausedSince = 0
+	}
 }
 
 // grantTime has the time of a run that goes on: what is left of it, or all of it, if other limits are given or

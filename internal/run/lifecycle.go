@@ -106,6 +106,7 @@ func (f *fold) flowResumed(p *wire.FlowResumed) error {
 		if f.s.Status == wire.RunPaused { // the operator has looked
 			f.forgetTrials()
 		}
+		f.countPause()
 		f.s.Status, f.s.Reason, f.s.PausedAt = wire.RunRunning, "", 0
 		f.s.Result, f.s.Error, f.s.EndedAt = "", "", 0
 	}
@@ -237,6 +238,7 @@ func (f *fold) flowAborted(p *wire.FlowAborted) error {
 	if err := f.checkDecision(); err != nil {
 		return err
 	}
+	f.countPause()
 	f.s.Status, f.s.Reason, f.s.PausedAt = wire.RunAborted, p.Reason, 0
 	f.s.EndedAt = f.e.Timestamp
 	f.removeObeyed(func(c wire.Raw) bool { return c.TextAt("type") == "abort" })
@@ -289,6 +291,7 @@ func (f *fold) foldFork(p *wire.RunForked) error {
 	parent.EndedAt, parent.PausedAt, parent.ResumedAt = 0, 0, 0
 	parent.VoidEvents, parent.EventCount = f.s.VoidEvents, f.s.EventCount
 	*f.s = *parent
+	f.countPause()
 	f.setDeadline(ledger.TimeoutOf(f.s.Limits))
 	return nil
 }

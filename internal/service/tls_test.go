@@ -105,7 +105,8 @@ func TestTLS(t *testing.T) {
 // A certificate that is renewed in its files is the one of the next connection; half of a renewal changes nothing.
 func TestKeyPairIsRenewed(t *testing.T) {
 	cert, key := certificate(t)
-	k, err := service.LoadKeyPair(cert, key)
+	var said strings.Builder
+	k, err := service.LoadKeyPair(cert, key, slog.New(slog.NewTextHandler(&said, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,6 +141,9 @@ func TestKeyPairIsRenewed(t *testing.T) {
 	<-time.After(1100 * time.Millisecond)
 	if current() == "" {
 		t.Error("none is left when a file is gone")
+	}
+	if strings.Count(said.String(), "isn't renewed") != 2 {
+		t.Errorf("it is told:\n%s", said.String())
 	}
 }
 

@@ -62,19 +62,22 @@ type State struct {
 	BudgetFrom     *Spent            `json:"budgetFrom,omitempty"` // what had been spent when the budget was last granted again
 	Deadline       int64             `json:"deadline,omitempty"`   // when the run has taken as long as its limits allow, Unix ms; 0: never, or it is paused
 	TimeLeftMs     int64             `json:"timeLeftMs,omitempty"` // of a paused run: until then, from when it goes on
-	Fixtures       string            `json:"fixtures,omitempty"`
-	Workspace      string            `json:"workspace,omitempty"`
-	Folder         *FolderSnapshot   `json:"folder,omitempty"` // the last snapshot of the workspace
-	Imported       string            `json:"imported,omitempty"`
-	ParentRun      string            `json:"parentRun,omitempty"`
-	ParentNode     string            `json:"parentNode,omitempty"`
-	ParentCall     string            `json:"parentCall,omitempty"` // see [FlowStart.ParentCall]
-	Lineage        []Ancestor        `json:"lineage,omitempty"`    // nearest first
-	Overrides      Raw               `json:"overrides,omitempty"`  // see [FlowResumed.Overrides]
-	StartedAt      int64             `json:"startedAt,omitempty"`
-	StartedBy      string            `json:"startedBy,omitempty"` // see [FlowStart.By]
-	EndedAt        int64             `json:"endedAt,omitempty"`
-	UpdatedAt      int64             `json:"updatedAt,omitempty"` // timestamp of the last event
+	// PausedSince is since when it is paused, PausedMs how long it was before: waits of nodes with a bound stand still meanwhile.
+	PausedSince int64           `json:"pausedSince,omitempty"` // Unix ms
+	PausedMs    int64           `json:"pausedMs,omitempty"`
+	Fixtures    string          `json:"fixtures,omitempty"`
+	Workspace   string          `json:"workspace,omitempty"`
+	Folder      *FolderSnapshot `json:"folder,omitempty"` // the last snapshot of the workspace
+	Imported    string          `json:"imported,omitempty"`
+	ParentRun   string          `json:"parentRun,omitempty"`
+	ParentNode  string          `json:"parentNode,omitempty"`
+	ParentCall  string          `json:"parentCall,omitempty"` // see [FlowStart.ParentCall]
+	Lineage     []Ancestor      `json:"lineage,omitempty"`    // nearest first
+	Overrides   Raw             `json:"overrides,omitempty"`  // see [FlowResumed.Overrides]
+	StartedAt   int64           `json:"startedAt,omitempty"`
+	StartedBy   string          `json:"startedBy,omitempty"` // see [FlowStart.By]
+	EndedAt     int64           `json:"endedAt,omitempty"`
+	UpdatedAt   int64           `json:"updatedAt,omitempty"` // timestamp of the last event
 
 	Outputs       map[string]Raw        `json:"outputs"` // node → its last output
 	State         Raw                   `json:"state"`   // user-defined
@@ -134,26 +137,27 @@ type NodeState struct {
 	Pool      string `json:"pool,omitempty"`
 	// Scheduled, Started and Ended are stream sequences of the latest
 	// execution's events; 0 if it hasn't come to that.
-	Scheduled   uint64  `json:"scheduled,omitempty"`
-	Started     uint64  `json:"started,omitempty"`
-	Ended       uint64  `json:"ended,omitempty"`
-	StartedAt   int64   `json:"startedAt,omitempty"` // Unix ms
-	EndedAt     int64   `json:"endedAt,omitempty"`   // Unix ms
-	Error       string  `json:"error,omitempty"`
-	ErrorType   string  `json:"errorType,omitempty"`
-	Session     string  `json:"session,omitempty"`
-	Breakpoint  string  `json:"breakpoint,omitempty"`  // see [BreakpointChanged]
-	CostUsd     float64 `json:"costUsd,omitempty"`     // of all its executions
-	ExecCost    float64 `json:"execCost,omitempty"`    // of the latest one
-	ComputedUsd float64 `json:"computedUsd,omitempty"` // see [UsageTotals.ComputedUsd]; so is Unpriced
-	Unpriced    int64   `json:"unpriced,omitempty"`
-	PromptID    string  `json:"promptId,omitempty"` // question that waits for an answer
-	Prompt      string  `json:"prompt,omitempty"`   // what it asks, its beginning: at most 2000 characters
-	PromptAt    int64   `json:"promptAt,omitempty"` // since when it waits, Unix ms
-	Answer      Raw     `json:"answer,omitempty"`   // to the latest question, until the execution ends
-	Due         int64   `json:"due,omitempty"`      // until when it waits, Unix ms; see [NodeWaiting] and [NodeError.RetryAt]
-	Waits       int     `json:"waits,omitempty"`    // for limits of its model, so often has it been tried again besides its attempts
-	AgentStatus string  `json:"agentStatus,omitempty"`
+	Scheduled    uint64  `json:"scheduled,omitempty"`
+	Started      uint64  `json:"started,omitempty"`
+	Ended        uint64  `json:"ended,omitempty"`
+	StartedAt    int64   `json:"startedAt,omitempty"`    // Unix ms
+	PausedBefore int64   `json:"pausedBefore,omitempty"` // [State.PausedMs] at that time
+	EndedAt      int64   `json:"endedAt,omitempty"`      // Unix ms
+	Error        string  `json:"error,omitempty"`
+	ErrorType    string  `json:"errorType,omitempty"`
+	Session      string  `json:"session,omitempty"`
+	Breakpoint   string  `json:"breakpoint,omitempty"`  // see [BreakpointChanged]
+	CostUsd      float64 `json:"costUsd,omitempty"`     // of all its executions
+	ExecCost     float64 `json:"execCost,omitempty"`    // of the latest one
+	ComputedUsd  float64 `json:"computedUsd,omitempty"` // see [UsageTotals.ComputedUsd]; so is Unpriced
+	Unpriced     int64   `json:"unpriced,omitempty"`
+	PromptID     string  `json:"promptId,omitempty"` // question that waits for an answer
+	Prompt       string  `json:"prompt,omitempty"`   // what it asks, its beginning: at most 2000 characters
+	PromptAt     int64   `json:"promptAt,omitempty"` // since when it waits, Unix ms
+	Answer       Raw     `json:"answer,omitempty"`   // to the latest question, until the execution ends
+	Due          int64   `json:"due,omitempty"`      // until when it waits, Unix ms; see [NodeWaiting] and [NodeError.RetryAt]
+	Waits        int     `json:"waits,omitempty"`    // for limits of its model, so often has it been tried again besides its attempts
+	AgentStatus  string  `json:"agentStatus,omitempty"`
 
 	// Of an agent's open execution.
 	Turns  int         `json:"turns,omitempty"`  // that the agent has begun
