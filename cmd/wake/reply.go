@@ -91,7 +91,7 @@ func openQuestion(s *wire.State, named string) (wire.Approval, error) {
 	}
 	switch len(open) {
 	case 0:
-		return wire.Approval{}, usageError("wake status "+s.RunID, "run %s asks nothing", s.RunID)
+		return wire.Approval{}, usageError("wake approvals "+s.RunID+" lists what it and the runs that it has begun ask", "run %s itself asks nothing", s.RunID)
 	case 1:
 		return open[0], nil
 	}

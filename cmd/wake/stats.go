@@ -154,7 +154,7 @@ func percentilesText(p50, p95 int64) string {
 	if p95 == 0 {
 		return ""
 	}
-	return "p50 " + millisText(p50) + ", p95 " + millisText(p95)
+	return "p50 " + cmp.Or(millisText(p50), "0ms") + ", p95 " + millisText(p95)
 }
 
 func millisText(ms int64) string {

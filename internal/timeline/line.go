@@ -102,7 +102,11 @@ func errorLine(e *wire.Event) (wire.LineType, string) {
 			return wire.LineError, e.Node() + " can't start: " + p.Error
 		}
 	case *wire.CommandReceived:
-		if !p.Accepted {
+		switch {
+		case p.Accepted:
+		case p.Command.TextAt("type") == "notice": // what has become of a run below: there is nobody left to tell it
+			return wire.LineSystem, joinNonEmpty(": ", commandText(p)+" came too late", aboutCommand(p.Command))
+		default:
 			return wire.LineError, joinNonEmpty(": ", commandText(p)+" rejected", p.Reason)
 		}
 	case *wire.StorageFailure:

@@ -73,6 +73,7 @@ func payloads(t testing.TB) []wire.Payload {
 		&wire.CommandReceived{Command: raw(t, `{"type":"send","nodeId":"coder","by":"ann","message":"use tabs"}`), Accepted: true},
 		&wire.CommandReceived{Command: raw(t, `{"type":"pause","by":"ann","reason":"lunch"}`), Accepted: true},
 		&wire.CommandReceived{Command: raw(t, `{"type":"approve","callId":"c1"}`), Accepted: true},
+		&wire.CommandReceived{Command: raw(t, `{"type":"notice","by":"run r1.t#1","message":"Completed"}`), Reason: "COMMAND_REJECTED: run r1 is complete"},
 		&wire.CommandReceived{Command: raw(t, `"not a map"`), Reason: "BAD_REQUEST: not a command"},
 		&wire.NodeClaimed{Runner: "runner-b", Nonce: "n"},
 		&wire.NodeStart{NodeType: "agent", Attempt: 1},
