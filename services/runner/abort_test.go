@@ -84,3 +84,29 @@ nodes:
 		})
 	}
 }
+
+// A child whose end is that of its node is told nothing more, and the next round of a loop doesn't wait for anything.
+func TestRoundsOfChildren(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", nil)
+		begun := time.Now()
+		b.submit("run1", `
+name: f
+nodes:
+  - {id: work, type: flow, input: {flow: {name: sub, nodes: [{id: a, type: set, input: {output: {n: 1}}}]}}}
+edges:
+  - {from: work, to: work, when: "true", maxIterations: 3}
+`)
+		s, entries := b.ended("run1")
+		if took := time.Since(begun); took > time.Second || s.Nodes["work"].Execs != 4 {
+			t.Errorf("%d rounds took %v:\n%s", s.Nodes["work"].Execs, took, story(entries))
+		}
+		<-time.After(time.Minute)
+		for _, id := range []string{"run1.work#1", "run1.work#2"} {
+			if n := count(b.read(id), wire.TypeCommandReceived); n != 0 {
+				t.Errorf("%s has %d commands:\n%s", id, n, story(b.read(id)))
+			}
+		}
+	})
+}

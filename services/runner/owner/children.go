@@ -35,6 +35,7 @@ type childRun struct {
 	run    string
 	seen   bool               // its state was looked up: what happens from then on is followed
 	failed bool               // it can't be
+	ended  bool               // so has its node, by that
 	told   bool               // to end: nobody waits for its result, but the next execution of its node for its end
 	like   string             // the node with the agent settings it has; "": none
 	sub    *view.Subscription // of those of flow nodes
@@ -90,12 +91,12 @@ func (c *children) updateChildren(ctx context.Context) error {
 // leaveChild ends a child whose node's execution is over, unless its own end was that, and follows it until then: so that the next execution
 // doesn't work beside it.
 func (c *children) leaveChild(ctx context.Context, exec string, kid *childRun, n wire.NodeState) {
-	if !kid.told && (n.Exec != exec || n.Open() || isWithdrawn(n)) {
-		kid.told = c.withdrawChild(ctx, kid.run)
-	}
-	over := view.Ended(c.owner.view.State().Status)
-	if kid.told && !over && c.isActive(kid.run) && !slices.ContainsFunc(kid.sub.Take(), endsRun) {
-		return
+	if !kid.ended && (n.Exec != exec || n.Open() || isWithdrawn(n)) {
+		kid.told = kid.told || c.withdrawChild(ctx, kid.run)
+		over := kid.told && (!c.isActive(kid.run) || slices.ContainsFunc(kid.sub.Take(), endsRun))
+		if !over && !view.Ended(c.owner.view.State().Status) {
+			return
+		}
 	}
 	kid.sub.Close()
 	delete(c.kids, exec)
@@ -213,7 +214,7 @@ func (c *children) followChild(ctx context.Context, node string, kid *childRun) 
 		c.tellChild(ctx, kid)
 		return nil, nil
 	}
-	kid.seen = true
+	kid.seen, kid.ended = true, true
 	state, err := v.Whole(ctx)
 	if err != nil {
 		return nil, err
