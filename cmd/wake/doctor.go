@@ -62,6 +62,9 @@ func (a hostVerbs) doctorCommand() *cobra.Command {
 				return err
 			}
 			defer nc.Close()
+			if err := needStreams(nc, "wake doctor looks at all of them, as the user init may"); err != nil {
+				return err
+			}
 			js, err := jetstream.New(nc)
 			if err != nil {
 				return err
