@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -102,7 +103,8 @@ func scriptParams(scripts ...string) testscript.Params {
 			env.Setenv("TZ", "UTC")
 			env.Setenv("GORACE", "atexit_sleep_ms=0") // else each program takes a second to exit
 			env.Setenv("XDG_CONFIG_HOME", env.WorkDir+"/config")
-			for dir := env.WorkDir; dir != os.TempDir(); dir = filepath.Dir(dir) { // agents of another user work there
+			top := cmp.Or(os.Getenv("GOTMPDIR"), os.TempDir())
+			for dir := env.WorkDir; dir != top && dir != filepath.Dir(dir); dir = filepath.Dir(dir) { // agents of another user work there
 				if err := os.Chmod(dir, 0o711); err != nil {
 					return err
 				}
