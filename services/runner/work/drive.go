@@ -224,7 +224,7 @@ func (d *drive) recordEvents() (last []*wire.Event, err error) {
 		}
 		if d.live.Err() != nil { // it is being ended
 			if d.isWithdrawn() && endsSomething(e) && len(last) < maxLast {
-				skipped, err := d.exec.hold.skipRecorded(context.WithoutCancel(d.live), e)
+				skipped, err := d.exec.hold.skipRecorded(d.exec.outer, e)
 				if err == nil && !skipped {
 					last = append(last, e)
 				}
