@@ -290,6 +290,7 @@ func (f *fold) foldFork(p *wire.RunForked) error {
 	parent.Usage, parent.WaitedMs, parent.WaitsSince = wire.UsageTotals{}, 0, 0
 	parent.EndedAt, parent.PausedAt, parent.ResumedAt = 0, 0, 0
 	parent.VoidEvents, parent.EventCount = f.s.VoidEvents, f.s.EventCount
+	parent.PausedSince = cmp.Or(parent.PausedSince, parent.UpdatedAt) // from the point on, until now
 	*f.s = *parent
 	f.countPause()
 	f.setDeadline(ledger.TimeoutOf(f.s.Limits))
