@@ -45,7 +45,7 @@ func (p *planner) budgetFrom() wire.Spent {
 // and an agent that works is interrupted. One that has just ended its turn, or is about to, comes to its end first,
 // since most tell only then what they have cost.
 func (p *planner) keepBudget() {
-	open := p.openNodes()
+	open := slices.DeleteFunc(p.openNodes(), func(id string) bool { return p.s.Nodes[id].Index == nil && p.s.Nodes[id].Count > 0 }) // items do the work
 	resting := 0
 	for _, id := range open {
 		if n := p.s.Nodes[id]; n.Type == string(TypeAgent) && n.Turns > 0 && (n.Breakpoint == "READY" || n.Ending) {
@@ -76,16 +76,26 @@ func isOutOfMoney(s *wire.State) bool {
 	return s.Status == wire.RunPaused && (s.Reason == wire.PauseBudget || s.Reason == wire.PauseSharedBudget)
 }
 
-// finishSpent completes a run that is out of money, if nothing is left to do: what was under way came to its end meanwhile.
+// finishSpent completes a run that is out of money, if nothing is left to do that would cost something: what was under way came to its end
+// meanwhile.
 func (p *planner) finishSpent() {
-	if !p.isAllSettled() {
-		return
-	}
 	p.emit("", &wire.FlowResumed{Strategy: "crash", Message: "nothing is left to do"})
+	p.free = true
 	p.makeSteps()
 	if p.s.Status != wire.RunComplete {
-		p.events = nil // there is more to do, which would cost something
+		p.events = nil
 	}
+}
+
+// finishFree completes the run if all that is left are steps that begin nothing, such as edges that don't fire. It reports whether they do.
+func (p *planner) finishFree() bool {
+	t := &planner{d: p.d, s: p.s, now: p.now, stop: p.stop, cache: p.cache, free: true}
+	t.makeSteps()
+	if t.err != nil || t.s.Status != wire.RunComplete {
+		return false
+	}
+	p.s, p.own, p.events = t.s, true, append(p.events, t.events...)
+	return true
 }
 
 // obeyStop pauses or ends a run that may spend nothing any more together with others.

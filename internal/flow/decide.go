@@ -108,8 +108,10 @@ func (p *planner) makeStep() bool {
 		p.endOverdue()
 		return true
 	}
-	if p.isSpent() && !p.isAllSettled() {
-		p.keepBudget()
+	if !p.free && p.isSpent() {
+		if !p.finishFree() {
+			p.keepBudget()
+		}
 		return len(p.events) > before
 	}
 	for _, v := range p.d.graph.order {

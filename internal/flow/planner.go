@@ -23,6 +23,7 @@ type planner struct {
 	d      *Definition
 	s      *wire.State
 	own    bool // s is a copy
+	free   bool // the budget isn't looked at: only what completes the run counts
 	now    int64
 	events []*wire.Event
 	wake   int64

@@ -8,6 +8,7 @@ import (
 	"code.wake.dev/wake/internal/bookmark"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/history"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -91,8 +92,13 @@ func (c *Client) Fork(ctx context.Context, r ForkRequest) (ForkResult, error) {
 // checkFolder fails if there is no folder of a run as of a state, or a runner says that its snapshot isn't kept: the run is imported,
 // or was removed. Where nobody says so, the fork does when it begins.
 func (c *Client) checkFolder(ctx context.Context, s *wire.State) error {
-	err := bookmark.CheckFolder(s)
-	if err != nil || s.Folder == nil || s.Folder.Pending || s.Folder.ID == "" {
+	if err := bookmark.CheckFolder(s); err != nil {
+		return err
+	}
+	kept, err := history.LastKept(ctx, s, history.FlowsBelow, func(ctx context.Context, id string) (*wire.State, error) {
+		return history.StateAt(ctx, c.reader, id, s.Position.Seq)
+	})
+	if err != nil || kept == nil || kept.Pending || kept.ID == "" {
 		return err
 	}
 	if def, err := flow.FromRaw(s.Definition); err == nil && def.Workspace == flow.WorkspaceShared {
@@ -100,7 +106,7 @@ func (c *Client) checkFolder(ctx context.Context, s *wire.State) error {
 	}
 	ctx, stop := context.WithTimeout(ctx, c.wait)
 	defer stop()
-	_, err = api.Call[wire.PieceResponse](ctx, c.reader.Conn(), c.reader.Names(), wire.VerbPack, wire.PackRequest{Name: s.Folder.ID})
+	_, err = api.Call[wire.PieceResponse](ctx, c.reader.Conn(), c.reader.Names(), wire.VerbPack, wire.PackRequest{Name: kept.ID})
 	if wire.HasCode(err, wire.CodeNotFound) {
 		return bookmark.FolderError(s.RunID, "its snapshot isn't kept")
 	}

@@ -553,4 +553,20 @@ func TestChildrenStayWithTheirParent(t *testing.T) {
 	if _, err := s.Retention.Delete(t.Context(), wire.DeleteRequest{Run: "one", Force: true}, time.Hour, now); err != nil {
 		t.Error(err)
 	}
+	// Restored, a run has what it has begun, at any distance, though that is marked.
+	if _, err := s.Retention.Delete(t.Context(), wire.DeleteRequest{Run: "free", Undo: true}, 0, now); err != nil {
+		t.Fatal(err)
+	}
+	for later := now.Add(24 * time.Hour); ; {
+		if _, more, err := s.Retention.Remove(t.Context(), later); err != nil {
+			t.Fatal(err)
+		} else if !more {
+			break
+		}
+	}
+	for _, id := range []string{"free", "free.kid#1", "free.kid#1.kid#1"} {
+		if _, err := s.Answers.Find(t.Context(), id); err != nil {
+			t.Errorf("%s: %v", id, err)
+		}
+	}
 }

@@ -68,7 +68,11 @@ func TestIdleSessions(t *testing.T) {
 // Of a run its status says what one waits for that it has begun, and waits for.
 func TestStatusOfFlowsThatWait(t *testing.T) {
 	p := newTape(t)
-	for _, one := range [][2]string{{"top", ""}, {"top.coder#1", "top"}, {"top.coder#1.coder#1", "top.coder#1"}, {"beside", "top"}} {
+	all := [][2]string{{"top", ""}, {"top.coder#1", "top"}, {"top.coder#1.coder#1", "top.coder#1"}, {"beside", "top"}}
+	for i := range 60 {
+		all = append(all, [2]string{fmt.Sprintf("top.coder/%d#1", i), "top"})
+	}
+	for _, one := range all {
 		p.add(one[0], wire.RunNode, "", &wire.RunClaimed{Runner: "runner", Nonce: "n"})
 		p.add(one[0], wire.RunNode, "", &wire.FlowStart{FlowName: "part", Definition: wire.Null, DefinitionHash: "h", ParentRun: one[1], ParentNode: "coder"})
 		p.add(one[0], wire.RunNode, "", &wire.NodeScheduled{Target: "coder", Attempt: 1})

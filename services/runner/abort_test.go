@@ -2,6 +2,7 @@ package runner_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,9 +13,14 @@ import (
 
 // What an agent was at work on when its run was aborted, or its time was over, comes to an end on record, and what it has cost counts.
 func TestAbortEndsCalls(t *testing.T) {
-	for name, ends := range map[string]func(b *bench){
-		"aborted":   func(b *bench) { b.tell(wire.Command{Type: "abort", RunID: "run1"}) },
-		"time over": func(*bench) { <-time.After(time.Minute) },
+	abort := func(b *bench) { b.tell(wire.Command{Type: "abort", RunID: "run1"}) }
+	for name, tt := range map[string]struct {
+		ends  func(b *bench)
+		tells bool // its agent tells how the call ends
+	}{
+		"aborted":                       {abort, true},
+		"time over":                     {func(*bench) { <-time.After(time.Minute) }, true},
+		"by an agent without last word": {abort, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T) {
@@ -23,6 +29,9 @@ func TestAbortEndsCalls(t *testing.T) {
 					say(&wire.TurnStart{})
 					say(&wire.ToolIntent{ToolName: "Bash", ToolInput: wire.RawString("make")})
 					<-s.ctx.Done()
+					if !tt.tells {
+						return
+					}
 					say(&wire.AgentTool{ToolName: "Bash", ToolInput: wire.RawString("make"), ToolOutput: wire.Null, Error: wire.CallInterrupted})
 					say(&wire.Usage{MessageID: "m1", Model: "m", InputTokens: 900, OutputTokens: 100})
 				}})
@@ -32,12 +41,12 @@ nodes:
   - {id: a, type: agent, input: {provider: claude, prompt: a}, policy: {timeoutMs: 30000}}
 `)
 				b.until("run1", wire.TypeToolIntent)
-				ends(b)
+				tt.ends(b)
 				b.ended("run1")
-				b.awaits("its end", func() bool { return count(b.read("run1"), wire.TypeUsage) == 1 })
+				b.awaits("its end", func() bool { return count(b.read("run1"), wire.TypeAgentTool) == 1 })
 				entries := b.read("run1")
 				s := b.fold("run1", entries)
-				if len(s.Tools) != 0 || s.Usage.ToolCalls != 1 || s.Usage.InputTokens != 900 {
+				if len(s.Tools) != 0 || s.Usage.ToolCalls != 1 || tt.tells && s.Usage.InputTokens != 900 {
 					t.Errorf("open: %v, used %+v:\n%s", s.Tools, s.Usage, story(entries))
 				}
 			})
@@ -52,8 +61,14 @@ func TestTimeoutEndsChild(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T) {
 				b := newBench(t)
+				var atWork atomic.Int64
 				p := &scripted{say: func(ctx context.Context, _ agent.Request) (string, error) {
-					<-ctx.Done() // it would go on for ever
+					if n := atWork.Add(1); n > 1 && !killed {
+						t.Errorf("%d agents are at work", n)
+					}
+					defer atWork.Add(-1)
+					<-ctx.Done()                  // it would go on for ever
+					<-time.After(3 * time.Second) // and takes its time to end
 					return "", ctx.Err()
 				}}
 				first := b.process("r1", p)

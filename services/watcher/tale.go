@@ -167,11 +167,11 @@ func (w *Watcher) findBeginning(ctx context.Context, t *tale) error {
 		switch p := e.Event.Payload.(type) {
 		case *wire.FlowStart:
 			t.begun, t.foreign = true, p.Imported != wire.ImportedIngest
-			t.at = e.Event.Timestamp
+			t.at = max(t.at, e.Event.Timestamp)
 		case *wire.FlowPaused:
 			t.resting = true
 		case *wire.FlowResumed:
-			t.resting = false
+			t.resting, t.at = false, max(t.at, e.Event.Timestamp)
 		case *wire.RunForked, *wire.FlowComplete, *wire.FlowAborted:
 			t.foreign = true // a runner executes it, or it was ingested as a whole
 		}

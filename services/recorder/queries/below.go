@@ -15,10 +15,10 @@ import (
 // atRun begins what another run waits for.
 const atRun = "run "
 
-// maxBelow bounds the runs below one that are asked what they wait for.
-const maxBelow = 32
+// maxBelow bounds the runs below one that are asked what they wait for; a question takes 0.1 to 0.3 ms of each.
+const maxBelow = 200
 
-// FillWaits fills in what a run waits for while one that it has begun and waits for, at any distance, waits or is paused: there, and not
+// FillWaits fills in what a run waits for while one that it has begun and waits for, at any distance, waits or is paused, of at most [maxBelow] runs: there, and not
 // at the run itself, somebody has to act. A node that has begun such a run says so, too.
 func (a *Answers) FillWaits(ctx context.Context, r *wire.StatusResponse, now time.Time, limit int) error {
 	room := maxBelow
@@ -47,8 +47,11 @@ func (a *Answers) fillWaits(ctx context.Context, r *wire.StatusResponse, now tim
 	if err != nil {
 		return err
 	}
-	*room -= len(below)
 	for _, run := range below {
+		if *room == 0 {
+			break
+		}
+		*room--
 		child, err := a.Status(ctx, wire.StatusRequest{Run: run}, now, limit)
 		if err == nil {
 			err = a.fillWaits(ctx, &child, now, limit, room)

@@ -151,13 +151,16 @@ func isBehind(ctx context.Context, t *archive.Tx) (bool, error) {
 
 var errBehind = errors.New("recorder: there are events from which nothing is derived yet: whether something needs a run isn't known")
 
-// neededBy says why the record of a run has to stay, or "": the run that has begun it isn't
-// deleted, whose folder may be in it, a run that goes on descends from it, or it has a labelled
+// neededBy says why the record of a run has to stay, or "": a run that has begun it, at any
+// distance, isn't deleted, whose folder may be in it, a run that goes on descends from it, or it has a labelled
 // point to come back to.
 func neededBy(ctx context.Context, t *archive.Tx, of request.Target) (string, error) {
 	var live string
-	err := t.Row(ctx, `SELECT p.run FROM runs r JOIN runs p ON p.run = r.parent WHERE r.run = ?1 AND p.run <> r.run
-		AND (p.status NOT IN ('complete', 'aborted') OR NOT EXISTS (SELECT 1 FROM deleted WHERE deleted.run = p.run))`, of.Run).Scan(&live)
+	err := t.Row(ctx, `WITH RECURSIVE up (run, status, parent) AS (
+			SELECT p.run, p.status, p.parent FROM runs r JOIN runs p ON p.run = r.parent WHERE r.run = ?1
+			UNION SELECT p.run, p.status, p.parent FROM up JOIN runs p ON p.run = up.parent)
+		SELECT run FROM up WHERE run <> ?1 AND (status NOT IN ('complete', 'aborted') OR NOT EXISTS (SELECT 1 FROM deleted WHERE deleted.run = up.run))
+		ORDER BY run LIMIT 1`, of.Run).Scan(&live)
 	if err == nil {
 		return "run " + request.Shown(live) + " has begun it, and isn't deleted", nil
 	}

@@ -14,6 +14,7 @@ import (
 	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/lease"
 	"code.wake.dev/wake/internal/ledger"
 	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/pkg/wire"
@@ -37,6 +38,7 @@ type childRun struct {
 	failed bool               // it can't be
 	ended  bool               // so has its node, by that
 	told   bool               // to end: nobody waits for its result, but the next execution of its node for its end
+	over   bool               // it has ended since
 	like   string             // the node with the agent settings it has; "": none
 	sub    *view.Subscription // of those of flow nodes
 	paused uint64             // the parent's pause that it was told of and not of its end; 0: none
@@ -63,6 +65,9 @@ func (c *children) updateChildren(ctx context.Context) error {
 		if n := s.Nodes[nodeOf(exec)]; n.Exec != exec || !n.Open() || view.Ended(s.Status) {
 			c.leaveChild(ctx, exec, kid, n)
 		}
+	}
+	if view.Ended(s.Status) {
+		return c.updateCalled(ctx)
 	}
 	var ends []*wire.Event
 	for more := true; more && len(ends) == 0; {
@@ -93,13 +98,29 @@ func (c *children) updateChildren(ctx context.Context) error {
 func (c *children) leaveChild(ctx context.Context, exec string, kid *childRun, n wire.NodeState) {
 	if !kid.ended && (n.Exec != exec || n.Open() || isWithdrawn(n)) {
 		kid.told = kid.told || c.withdrawChild(ctx, kid.run)
-		over := kid.told && (!c.isActive(kid.run) || slices.ContainsFunc(kid.sub.Take(), endsRun))
-		if !over && !view.Ended(c.owner.view.State().Status) {
+		kid.over = kid.over || !c.isActive(kid.run) || slices.ContainsFunc(kid.sub.Take(), endsRun)
+		if !view.Ended(c.owner.view.State().Status) && (!kid.told || !kid.over || !c.isStill(ctx, kid.run)) {
 			return
 		}
 	}
 	kid.sub.Close()
 	delete(c.kids, exec)
+}
+
+// isStill reports whether no process acts for a node of a run any more, as far as this one has seen.
+func (c *children) isStill(ctx context.Context, id string) bool {
+	cfg := c.owner.cfg
+	s, err := cfg.Runs.State(ctx, id)
+	if err != nil {
+		return false
+	}
+	for node, n := range s.Nodes {
+		key := lease.Key{Run: id, Node: node}
+		if node != wire.RunNode && n.Holder != "" && !cfg.Leases.Free(key, lease.Claimant{Runner: n.Runner, Process: n.Holder}) {
+			return false
+		}
+	}
+	return true
 }
 
 // isWithdrawn reports whether an execution that is over was ended by its run's owner, and not by what it has come to.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -162,6 +163,9 @@ func (d *drive) concludeSession(ctx context.Context, forced bool, last []*wire.E
 	case !completed && d.exec.hold.isLeft():
 		return nil, errLeft
 	case ctx.Err() != nil && !completed:
+		if d.isWithdrawn() {
+			last = append(last, d.openEnds(last)...)
+		}
 		return last, err // end of the execution says why
 	case !completed && (forced || d.exec.halt.isTold()):
 		if !d.exec.begun {
@@ -248,6 +252,35 @@ const maxLast = 200
 func (d *drive) isWithdrawn() bool {
 	cause := context.Cause(d.live)
 	return errors.Is(cause, errWithdrawn) || errors.Is(cause, errTimeLimit)
+}
+
+// openEnds returns ends of the calls that the session has left open, for a session that doesn't go on.
+func (d *drive) openEnds(last []*wire.Event) (ends []*wire.Event) {
+	x := d.exec
+	ctx, cancel := context.WithTimeout(x.outer, tenure.GiveBack)
+	defer cancel()
+	err := x.log.writer.Flush(ctx)
+	var s *wire.State
+	if err == nil {
+		s, err = x.cfg.Runs.State(ctx, x.offer.RunID)
+	}
+	if err != nil {
+		x.cfg.Logger.Warn("calls of an agent that was withdrawn stay open", "run", x.offer.RunID, "node", x.offer.NodeID, "error", err)
+		return nil
+	}
+	for _, c := range run.OpenCalls(s, x.offer.NodeID, x.offer.ExecID) {
+		if slices.ContainsFunc(last, func(e *wire.Event) bool { return e.CallID == c.CallID && e.Type() == wire.TypeAgentTool }) {
+			continue
+		}
+		input, err := x.cfg.Runs.Inline(ctx, x.offer.RunID, c.Input)
+		if err != nil {
+			input = wire.Null
+		}
+		ends = append(ends, &wire.Event{SessionID: d.outcome.SessionID, CallID: c.CallID, Parent: c.Parent, Payload: &wire.AgentTool{
+			ToolName: c.Tool, ToolInput: input, ToolOutput: wire.Null, Error: wire.CallInterrupted, DurationMs: new(max(0, time.Now().UnixMilli()-c.Since)),
+		}})
+	}
+	return ends
 }
 
 // endsSomething reports whether an event tells what a call or a turn has come to, or has cost.
