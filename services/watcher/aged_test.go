@@ -98,3 +98,34 @@ func TestCopyOfSession(t *testing.T) {
 		t.Error("what goes on elsewhere isn't told")
 	}
 }
+
+// A watcher that comes back dates the pause of a session behind what was told last of it.
+func TestPauseIsDatedLast(t *testing.T) {
+	t.Parallel()
+	s := &scene{T: t, log: logtest.Start(t), config: t.TempDir(), idle: time.Millisecond}
+	lines := feedLines()
+	last := func() *wire.Event {
+		e, _, err := s.log.Last(t.Context(), id, wire.RunNode)
+		if err != nil || e.Event == nil {
+			return &wire.Event{Payload: &wire.Opaque{}}
+		}
+		return e.Event
+	}
+	paused := func() bool { return last().Type() == wire.TypeFlowPaused }
+	s.write(id+".jsonl", strings.Join(lines[:2], ""))
+	s.start()
+	s.until("it rests", paused, func() string { return "" })
+	s.stop()
+	s.idle = time.Hour
+	s.start()
+	s.add(id+".jsonl", strings.Join(lines[2:], ""))
+	s.await(id, session.MainNode, len(strings.Join(lines, "")))
+	resumed := last()
+	s.stop()
+	s.idle = time.Millisecond
+	s.start()
+	s.until("it rests again", paused, func() string { return "" })
+	if resumed.Type() != wire.TypeFlowResumed || last().Timestamp < resumed.Timestamp {
+		t.Errorf("%s at %d, and paused at %d", resumed.Type(), resumed.Timestamp, last().Timestamp)
+	}
+}
