@@ -164,7 +164,7 @@ func (d *drive) concludeSession(ctx context.Context, forced bool, last []*wire.E
 		return nil, errLeft
 	case ctx.Err() != nil && !completed:
 		if d.isWithdrawn() {
-			last = append(last, d.openEnds(last)...)
+			last = append(last, d.openEnds(ctx, last)...)
 		}
 		return last, err // end of the execution says why
 	case !completed && (forced || d.exec.halt.isTold()):
@@ -255,9 +255,9 @@ func (d *drive) isWithdrawn() bool {
 }
 
 // openEnds returns ends of the calls that the session has left open, for a session that doesn't go on.
-func (d *drive) openEnds(last []*wire.Event) (ends []*wire.Event) {
+func (d *drive) openEnds(ctx context.Context, last []*wire.Event) (ends []*wire.Event) {
 	x := d.exec
-	ctx, cancel := context.WithTimeout(x.outer, tenure.GiveBack)
+	ctx, cancel := tenure.Rest(ctx)
 	defer cancel()
 	err := x.log.writer.Flush(ctx)
 	var s *wire.State
