@@ -82,8 +82,8 @@ func (p *planner) finishSpent() {
 	p.emit("", &wire.FlowResumed{Strategy: "crash", Message: "nothing is left to do"})
 	p.free = true
 	p.makeSteps()
-	if p.s.Status != wire.RunComplete {
-		p.events = nil
+	if p.err != nil || p.s.Status != wire.RunComplete {
+		p.events = nil // it stays paused
 	}
 }
 

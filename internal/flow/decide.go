@@ -37,7 +37,7 @@ func Decide(d *Definition, s *wire.State, now int64, stop *Stop) (Decision, erro
 	p := &planner{d: d, s: s, now: now, stop: stop, cache: map[*byte]any{}}
 	if isOutOfMoney(s) {
 		p.finishSpent()
-		return Decision{Events: p.events}, p.err
+		return Decision{Events: p.events}, nil
 	}
 	p.makeSteps()
 	if p.err != nil {
