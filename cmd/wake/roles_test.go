@@ -152,7 +152,7 @@ func roleScript(t *testing.T, servers int) string {
 }
 
 // refusals are the words by which the server and the services refuse a user.
-var refusals = regexp.MustCompile(`Permissions Violation|are for run |PERMISSION_DENIED`)
+var refusals = regexp.MustCompile(`Permissions Violation|are for run |PERMISSION_DENIED|who has no streams`)
 
 // mayUse runs a verb, which may fail for any reason but that its user may not.
 func mayUse(ts *testscript.TestScript, _ bool, args []string) {
