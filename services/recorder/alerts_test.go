@@ -45,6 +45,19 @@ func (p *plant) alerted(path string, want int) []string {
 	return nil
 }
 
+// A recorder that is ended while it begins ends without an error.
+func TestEndedWhileItBegins(t *testing.T) {
+	p := newPlant(t)
+	path := p.path()
+	for i := range 20 {
+		stop := p.record(recorder.Config{Path: path})
+		<-time.After(time.Duration(i) * time.Millisecond)
+		if err := stop(); err != nil {
+			t.Fatalf("after %d ms: %v", i, err)
+		}
+	}
+}
+
 func TestAlertsAreRecorded(t *testing.T) {
 	p := newPlant(t)
 	path := p.path()

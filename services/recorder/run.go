@@ -77,7 +77,9 @@ func (r *Recorder) consumeStream(ctx context.Context) error {
 		from, derived, err = r.store.Archive.Reached(ctx)
 		return err
 	})
-	if err != nil {
+	if ctx.Err() != nil {
+		return nil // that is how it ends
+	} else if err != nil {
 		return err
 	}
 	if r.atOnce, err = r.limitsAge(ctx); err != nil {
