@@ -78,7 +78,7 @@ func (r *Recorder) consumeStream(ctx context.Context) error {
 		return err
 	})
 	if ctx.Err() != nil {
-		return nil // that is how it ends
+		return nil //nolint:nilerr // that is how it ends
 	} else if err != nil {
 		return err
 	}
