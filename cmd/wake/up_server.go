@@ -60,7 +60,7 @@ func startServer(ctx context.Context, c embeddedConfig, log *slog.Logger) (*embe
 	if err != nil {
 		return nil, err
 	}
-	if options.TLSConfig, err = c.tls(log); err != nil {
+	if options.TLSConfig, err = c.tlsConfig(log); err != nil {
 		return nil, err
 	}
 	options.TLSTimeout = tlsTimeout
@@ -182,8 +182,8 @@ func (e *embedded) stop() {
 // tlsTimeout is how many seconds a client has to agree on TLS.
 const tlsTimeout = 5
 
-// tls returns the settings of a server with a certificate, nil of one without.
-func (c embeddedConfig) tls(log *slog.Logger) (*tls.Config, error) {
+// tlsConfig returns the settings of a server with a certificate, nil of one without.
+func (c embeddedConfig) tlsConfig(log *slog.Logger) (*tls.Config, error) {
 	switch {
 	case c.Cert == "" && c.Key == "":
 		return nil, nil

@@ -87,7 +87,8 @@ func (p *planner) finishSpent() {
 	}
 }
 
-// finishFree completes the run if all that is left are steps that begin nothing, such as edges that don't fire. It reports whether they do.
+// finishFree completes the run if all that is left are steps that no worker takes, such as edges that don't fire. It reports whether the run
+// is complete by them.
 func (p *planner) finishFree() bool {
 	t := &planner{d: p.d, s: p.s, now: p.now, stop: p.stop, cache: p.cache, free: true}
 	t.makeSteps()

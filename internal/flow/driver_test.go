@@ -186,7 +186,7 @@ func (dr *driver) do(line string) {
 	case verb == "starts":
 		dr.begin(word)
 	case verb == "uses":
-		dr.uses(word, arg)
+		dr.callModel(word, arg)
 	case verb == "completes":
 		if dr.d.Node(word).Type == flow.TypeFlow { // the owner records the end of a child
 			dr.append("_run", &wire.Event{ExecID: dr.s.Nodes[word].Exec, Payload: &wire.NodeComplete{Target: word, Output: raw(dr.t, arg)}})
@@ -201,7 +201,7 @@ func (dr *driver) do(line string) {
 	}
 }
 
-func (dr *driver) uses(node, arg string) {
+func (dr *driver) callModel(node, arg string) {
 	dr.t.Helper()
 	exec := dr.begin(node)
 	tokens, reason, _ := strings.Cut(arg, " ")

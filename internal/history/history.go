@@ -1,6 +1,6 @@
 // Package history reads what is recorded of a run, wherever it still is: the
-// stream has the newest events, the recorder has all of them. [Claim] is for who
-// goes on behind these; all else only reads.
+// stream has the newest events, the recorder has all of them. All that is here
+// reads, but [Claim].
 package history
 
 import (
@@ -110,8 +110,8 @@ func HasNode(ctx context.Context, log *eventlog.Log, runID, node string) (bool, 
 	return past != nil && past.Nodes[node].Seq > 0, err
 }
 
-// Claim is [eventlog.Log.Claim] of a node whose events the stream may have dropped, all of them: it claims behind what the run's snapshot
-// knows of the node. It waits for no recorder.
+// Claim is [eventlog.Log.Claim] for a writer of a node whose events the stream may have dropped, even all of them: the claim's epoch and seq
+// follow those that the run's snapshot has of the node. The recorder is needed only where that snapshot can't be used.
 func Claim(ctx context.Context, log *eventlog.Log, runID, node string, c eventlog.Claim) (*eventlog.Writer, error) {
 	past, err := droppedState(ctx, log, runID)
 	if err != nil {

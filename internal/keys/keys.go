@@ -36,7 +36,7 @@ func IsConflict(err error) bool {
 // markFor is how long the mark of a deletion stays, for watchers. A watcher that begins later finds no key.
 const markFor = time.Hour
 
-// Delete removes a key of a bucket whose messages may have a TTL, and that only if the key still has the revision; 0: whichever it has.
+// Delete removes a key of a bucket whose messages may have a TTL. With a revision other than 0 it fails if the key has another one.
 func Delete(ctx context.Context, kv jetstream.KeyValue, key string, revision uint64) error {
 	options := []jetstream.KVDeleteOpt{jetstream.PurgeTTL(markFor)}
 	if revision != 0 {

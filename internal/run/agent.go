@@ -145,8 +145,8 @@ func (f *fold) setBreakpoint(a actor, at string) {
 // statusBlocked is the status of an agent that waits for a person.
 const statusBlocked = "blocked-on-clarification"
 
-// usage adds what a model call has used. Its reason to stop tells whether the agent is about to end its turn.
-func (f *fold) usage(a actor, p *wire.Usage) {
+// countCall adds what a model call has used. Its reason to stop tells whether the agent is about to end its turn.
+func (f *fold) countCall(a actor, p *wire.Usage) {
 	f.accountSpending(a)
 	if f.isOwnAgent(a) {
 		n := f.s.Nodes[a.id]

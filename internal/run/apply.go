@@ -219,7 +219,7 @@ func (f *fold) agentPayload() error {
 	case *wire.TurnEnd:
 		f.turnEnd(a)
 	case *wire.Usage:
-		f.usage(a, p)
+		f.countCall(a, p)
 	case *wire.CCMessage:
 		f.ccMessage(a, p)
 	case *wire.TodoChanged:

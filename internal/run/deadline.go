@@ -20,7 +20,7 @@ func (f *fold) setDeadline(ms int64) {
 	}
 }
 
-// stopTime keeps what is left of the time of a run that pauses: at least a millisecond, since 0 is no bound.
+// stopTime notes since when a run is paused, and keeps what is left of its time: at least a millisecond, since 0 is no bound.
 func (f *fold) stopTime() {
 	if f.s.Deadline > 0 {
 		f.s.Deadline, f.s.TimeLeftMs = 0, max(1, f.s.Deadline-f.e.Timestamp)

@@ -35,13 +35,13 @@ func (k *KeyPair) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if time.Since(k.looked) >= pairEvery && k.isRenewed() {
-		k.renew()
+		k.readAgain()
 	}
 	return k.pair, nil
 }
 
-// renew reads the files again. If that fails, the certificate that is known stays.
-func (k *KeyPair) renew() {
+// readAgain reads the files when they have changed. If that fails, the pair stays the one that was read last.
+func (k *KeyPair) readAgain() {
 	failed := ""
 	if err := k.readFiles(); err != nil {
 		failed = err.Error()

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -102,49 +103,50 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// A certificate that is renewed in its files is the one of the next connection; half of a renewal changes nothing.
+// A certificate that is renewed in its files is the one of the next connection; half of a renewal changes nothing, and is told of once.
 func TestKeyPairIsRenewed(t *testing.T) {
 	cert, key := certificate(t)
-	var said strings.Builder
-	k, err := service.LoadKeyPair(cert, key, slog.New(slog.NewTextHandler(&said, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	current := func() string {
-		got, err := k.Certificate(nil)
+	nextCert, nextKey := certificate(t)
+	synctest.Test(t, func(t *testing.T) {
+		var said strings.Builder
+		k, err := service.LoadKeyPair(cert, key, slog.New(slog.NewTextHandler(&said, nil)))
 		if err != nil {
 			t.Fatal(err)
 		}
-		return string(got.Certificate[0])
-	}
-	first := current()
-	nextCert, nextKey := certificate(t)
-	replace := func(file, by string) {
-		if err := os.Rename(by, file); err != nil {
+		later := func() string {
+			<-time.After(time.Minute)
+			got, err := k.Certificate(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return string(got.Certificate[0])
+		}
+		first := later()
+		if err := os.Rename(nextCert, cert); err != nil {
 			t.Fatal(err)
 		}
-	}
-	replace(cert, nextCert)
-	<-time.After(1100 * time.Millisecond)
-	if current() != first {
-		t.Error("a certificate without its key was taken")
-	}
-	replace(key, nextKey)
-	for deadline := time.Now().Add(10 * time.Second); current() == first; <-time.After(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the renewed certificate wasn't taken")
+		for range 2 {
+			if later() != first {
+				t.Error("a certificate without its key was taken")
+			}
 		}
-	}
-	if err := os.Remove(cert); err != nil {
-		t.Fatal(err)
-	}
-	<-time.After(1100 * time.Millisecond)
-	if current() == "" {
-		t.Error("none is left when a file is gone")
-	}
-	if strings.Count(said.String(), "isn't renewed") != 2 {
-		t.Errorf("it is told:\n%s", said.String())
-	}
+		if err := os.Rename(nextKey, key); err != nil {
+			t.Fatal(err)
+		}
+		second := later()
+		if second == first {
+			t.Error("the renewed certificate wasn't taken")
+		}
+		if err := os.Remove(cert); err != nil {
+			t.Fatal(err)
+		}
+		if later() != second {
+			t.Error("the certificate went with its file")
+		}
+		if strings.Count(said.String(), "isn't renewed") != 2 || strings.Count(said.String(), "was renewed") != 1 {
+			t.Errorf("it is told:\n%s", said.String())
+		}
+	})
 }
 
 // Logs in JSON say how long something took as people read it.

@@ -3,6 +3,7 @@ package client
 import (
 	"cmp"
 	"context"
+	"errors"
 
 	"code.wake.dev/wake/internal/api"
 	"code.wake.dev/wake/internal/bookmark"
@@ -98,7 +99,9 @@ func (c *Client) checkFolder(ctx context.Context, s *wire.State) error {
 	kept, err := history.LastKept(ctx, s, history.FlowsBelow, func(ctx context.Context, id string) (*wire.State, error) {
 		return history.StateAt(ctx, c.reader, id, s.Position.Seq)
 	})
-	if err != nil || kept == nil || kept.Pending || kept.ID == "" {
+	if _, away := errors.AsType[*wire.APIError](err); away {
+		return nil
+	} else if err != nil || kept == nil || kept.Pending || kept.ID == "" {
 		return err
 	}
 	if def, err := flow.FromRaw(s.Definition); err == nil && def.Workspace == flow.WorkspaceShared {

@@ -54,8 +54,8 @@ nodes:
 	}
 }
 
-// The run of a flow node whose time is over is ended, and the next attempt begins behind its end; so is that of the last attempt, when the run
-// has failed.
+// An owner ends the child of a flow node whose time is over, and begins the child of the next attempt when no agent of the former one is at
+// work. It ends the child of the last attempt, too, when the run has failed.
 func TestTimeoutEndsChild(t *testing.T) {
 	for name, killed := range map[string]bool{"by the same owner": false, "by the next one": true} {
 		t.Run(name, func(t *testing.T) {
@@ -100,7 +100,7 @@ nodes:
 	}
 }
 
-// A child whose end is that of its node is told nothing more, and the next round of a loop doesn't wait for anything.
+// An owner tells a child nothing whose end was that of its node, and the next round of a loop doesn't wait for that child.
 func TestRoundsOfChildren(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)

@@ -540,13 +540,18 @@ func TestCost(t *testing.T) {
 			50, 0.25,
 		},
 		{"counted anew", []string{result(0.75, two, ""), result(0.5, one, "")}, []float64{0.75, 0.5}, 250, 1.25},
+		{"no total", []string{result(0.5, one, ""), result(-1, one, ""), result(0.75, two, "")}, []float64{0.5, -1, 0.25}, 150, 0.75},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			events := run(t, claude.NormalizerOptions{}, claude.Exit{}, append([]string{initLine}, test.lines...)...)
 			var turns []float64
 			for _, e := range events {
 				if p, ok := e.Payload.(*wire.TurnEnd); ok {
-					turns = append(turns, *p.TurnCostUsd)
+					cost := -1.0 // it isn't told
+					if p.TurnCostUsd != nil {
+						cost = *p.TurnCostUsd
+					}
+					turns = append(turns, cost)
 				}
 			}
 			c := events[len(events)-1].Payload.(*wire.AgentComplete)

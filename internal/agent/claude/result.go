@@ -64,9 +64,9 @@ func (n *Normalizer) countResult(m wire.Raw) (added map[string]wire.ModelUsage, 
 	} else {
 		added = usageIncrements(y.Total, total)
 	}
-	if x, ok := numberAt(m, "total_cost_usd"); ok {
-		if c := y.addedCost(x); turnCost == nil && c >= 0 {
-			turnCost = &c
+	if x, ok := numberAt(m, "total_cost_usd"); ok && x >= 0 {
+		if turnCost == nil {
+			turnCost = new(y.addedCost(x))
 		}
 		y.CostTotal, y.Priced = x, true
 	}

@@ -151,9 +151,9 @@ func isBehind(ctx context.Context, t *archive.Tx) (bool, error) {
 
 var errBehind = errors.New("recorder: there are events from which nothing is derived yet: whether something needs a run isn't known")
 
-// neededBy says why the record of a run has to stay, or "": a run that has begun it, at any
-// distance, isn't deleted, whose folder may be in it, a run that goes on descends from it, or it has a labelled
-// point to come back to.
+// neededBy says why the record of a run has to stay, or "". It stays as long as the run that has
+// begun it, at any distance, isn't deleted: the snapshots of that run's folder may be the child's.
+// It stays, too, for a run that goes on and descends from it, and for a labelled point.
 func neededBy(ctx context.Context, t *archive.Tx, of request.Target) (string, error) {
 	var live string
 	err := t.Row(ctx, `WITH RECURSIVE up (run, status, parent) AS (

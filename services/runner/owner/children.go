@@ -35,10 +35,10 @@ type children struct {
 type childRun struct {
 	run    string
 	seen   bool               // its state was looked up: what happens from then on is followed
-	failed bool               // it can't be
-	ended  bool               // so has its node, by that
-	told   bool               // to end: nobody waits for its result, but the next execution of its node for its end
-	over   bool               // it has ended since
+	failed bool               // no run can have its input
+	ended  bool               // its end is that of its node
+	told   bool               // the owner has told it to end: the next execution of its node waits for that
+	over   bool               // it has ended since it was told
 	like   string             // the node with the agent settings it has; "": none
 	sub    *view.Subscription // of those of flow nodes
 	paused uint64             // the parent's pause that it was told of and not of its end; 0: none
@@ -93,8 +93,8 @@ func (c *children) updateChildren(ctx context.Context) error {
 	return c.updateCalled(ctx)
 }
 
-// leaveChild ends a child whose node's execution is over, unless its own end was that, and follows it until then: so that the next execution
-// doesn't work beside it.
+// leaveChild forgets a child whose node has come to the end of the execution. If the child's own end wasn't that, the child is told to end, and
+// followed until no worker acts for it: the next execution of the node has to wait for that.
 func (c *children) leaveChild(ctx context.Context, exec string, kid *childRun, n wire.NodeState) {
 	if !kid.ended && (n.Exec != exec || n.Open() || isWithdrawn(n)) {
 		kid.told = kid.told || c.withdrawChild(ctx, kid.run)
