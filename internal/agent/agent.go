@@ -65,6 +65,9 @@ type Capabilities struct {
 	TellsLate bool
 	// KeepsLate says that the agent's session may lack what the agent was asked until it has answered.
 	KeepsLate bool
+	// Lingers says that the program may stay for a while behind its last turn, and reads no message then. A session that goes on needs no
+	// prompt: it begins with the message that comes by [Session.Send].
+	Lingers bool
 	// Recorded says that the agent repeats what was recorded: it touches no files and waits for
 	// no answer.
 	Recorded bool
@@ -139,7 +142,7 @@ type Request struct {
 	Resume        bool     // the session exists
 	ForkOf        string   // the session begins as a copy of this one; SessionID itself: it is rolled back to ForkAt
 	ForkAt        string   // of which this is the last message, by the agent's own id (a Point of its events); empty: all of it
-	Prompt        wire.Raw // a string or an array of message inputs
+	Prompt        wire.Raw // a string or an array of message inputs; null: none, see Lingers
 	Facts         []Fact   // of a session that goes on, oldest first: what it has to know
 	Calls         Calls    // likewise: those that the log has
 	Denied        []string // likewise: calls that a decision refused

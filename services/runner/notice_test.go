@@ -297,6 +297,53 @@ nodes:
 	})
 }
 
+// A message to an agent that has ended its turn, and whose program reads none any more, is told to it in another program. What the first one had
+// to say is no output then.
+func TestMessageBehindTheLastTurn(t *testing.T) {
+	for name, test := range map[string]struct {
+		order []wire.Command
+		want  []string
+	}{
+		"one":    {[]wire.Command{{Type: "send", Message: "stop"}}, []string{"a: stop"}},
+		"two":    {[]wire.Command{{Type: "send", Message: "wait"}, {Type: "send", Message: "stop"}}, []string{"a: wait", "a: stop"}},
+		"paused": {[]wire.Command{{Type: "send", Message: "stop"}, {Type: "pause"}, {Type: "resume"}}, []string{"a: stop"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T) {
+				b := newBench(t)
+				p := &puppet{lingers: true, play: func(a *act) {
+					if a.nth > 1 {
+						obedient(a)
+						return
+					}
+					a.turn()
+					<-time.After(5 * time.Second)
+					a.say(&wire.AgentComplete{Result: "first"}, "")
+				}}
+				b.runner("r1", p)
+				b.submit("run1", "name: one\nnodes:\n  - {id: a, type: agent, input: {prompt: hello}}\n")
+				b.until("run1", wire.TypeTurnStart)
+				for _, c := range test.order {
+					if c.Type == "resume" {
+						b.until("run1", wire.TypeFlowPaused)
+						<-time.After(10 * time.Second)
+					}
+					b.command("run1", c)
+				}
+				b.ended("run1")
+				entries := b.read("run1")
+				if diff := cmp.Diff(test.want, heard(entries)); diff != "" {
+					t.Errorf("(-want +got):\n%s", diff)
+				}
+				s := b.fold("run1", entries)
+				if !strings.Contains(string(s.Outputs["a"]), "told") || len(s.Inbox) != 0 || count(entries, wire.TypeAgentComplete) != 1 {
+					t.Errorf("output %s, inbox %v, %d ends", s.Outputs["a"], s.Inbox, count(entries, wire.TypeAgentComplete))
+				}
+			})
+		})
+	}
+}
+
 // The consumer of alerts is in the server's memory. What was told when that ended isn't told again, and what wasn't is.
 func TestNoticesOutliveTheServer(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {

@@ -27,6 +27,7 @@ type puppet struct {
 	starting func(nth int) // called by Start, unless it is nil
 	recover  func(agent.Request, agent.Calls) []*wire.Event
 	agents   []agent.SubAgent // files of sub-agents that it keeps
+	lingers  bool
 
 	mu       sync.Mutex
 	requests []agent.Request
@@ -34,7 +35,7 @@ type puppet struct {
 
 func (p *puppet) Capabilities() agent.Capabilities {
 	if p.recover == nil {
-		return agent.Capabilities{}
+		return agent.Capabilities{Lingers: p.lingers}
 	}
 	return agent.Capabilities{
 		Recover: func(_ context.Context, r agent.Request, c agent.Calls) ([]*wire.Event, error) {

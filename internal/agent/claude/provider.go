@@ -1,6 +1,7 @@
 package claude
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -186,15 +187,19 @@ func (p *Provider) Start(ctx context.Context, r agent.Request) (agent.Session, e
 	case r.ForkAt != "" && baseSession(r) == "":
 		return nil, errors.New("claude: a new session has no message to go back to")
 	}
-	prompts, err := promptContents(r.Prompt)
-	if err != nil {
-		return nil, err
+	var prompts []wire.Raw
+	if !r.Resume || !bytes.Equal(r.Prompt, wire.Null) {
+		var err error
+		if prompts, err = promptContents(r.Prompt); err != nil {
+			return nil, err
+		}
 	}
 	if r.Host == nil {
 		r.Host = process.Direct{}
 	}
 	d := p.withDefaults(r)
 	r.StartTimeout = cmp.Or(r.StartTimeout, startTimeout)
+	var err error
 	if r.Options.Model, err = modelOf(r); err != nil {
 		d.Logger.Warn("model of the session not known: the program chooses it", "error", err)
 	}
@@ -203,7 +208,7 @@ func (p *Provider) Start(ctx context.Context, r agent.Request) (agent.Session, e
 
 // Capabilities implements [agent.Provider].
 func (p *Provider) Capabilities() agent.Capabilities {
-	return agent.Capabilities{Recover: p.recoverCalls, SubAgents: p.subAgents}
+	return agent.Capabilities{Recover: p.recoverCalls, SubAgents: p.subAgents, Lingers: true}
 }
 
 // modelOf returns the model that a session is to have: what the request names, else what

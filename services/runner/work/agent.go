@@ -12,6 +12,7 @@ import (
 	"code.wake.dev/wake/internal/process"
 	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner/internal/command"
 )
 
 // beginAgent has the agent of the node begin, or returns the events that end the
@@ -71,6 +72,8 @@ func (x *execution) replaceSession(ctx context.Context, d *drive, events []*wire
 	switch {
 	case errors.Is(err, errSessionNotFound):
 		return x.startAfresh(ctx, d)
+	case errors.Is(err, errUnheard):
+		return x.goOnWith(ctx, d.unheardMessages())
 	case !errors.Is(err, agent.ErrLost):
 		return events, err
 	case d.attaches:
@@ -135,6 +138,27 @@ func (x *execution) startAfresh(ctx context.Context, d *drive) ([]*wire.Event, e
 	request := x.newRequest(in)
 	request.SessionID = d.id // the agent doesn't know it: it is free
 	return x.beginSession(ctx, in, &drive{exec: x, request: request, can: in.can, opening: d.opening, first: d.message, again: d.given})
+}
+
+// goOnWith has the agent go on in its session with messages that it hasn't read when its program ended.
+func (x *execution) goOnWith(ctx context.Context, messages []wire.InboxEntry) ([]*wire.Event, error) {
+	if err := x.refreshState(ctx); err != nil {
+		return nil, err
+	}
+	in, err := x.agentInput()
+	if err != nil {
+		return nil, err
+	}
+	if x.isHalted() {
+		return nil, x.endHalted()
+	}
+	x.entry.Resume = &wire.Resume{Strategy: command.StrategyManual}
+	d, err := x.prepareAgent(ctx, in)
+	if d == nil {
+		return nil, err
+	}
+	d.request.Prompt, d.again = wire.Null, messages
+	return x.beginSession(ctx, in, d)
 }
 
 // prepareAgent has everything ready for an agent that begins, or goes on in its session; nil if there is nothing to be done.

@@ -41,6 +41,7 @@ type drive struct {
 	start   *wire.AgentStart  // what the agent is asked
 	files   *files            // nil until it has named one
 	given   []wire.InboxEntry // of giveMessage
+	heard   map[string]bool   // commands of which the agent has said that it has read them
 	rest    *rest
 	calls   *calls
 	waits   waits
@@ -55,6 +56,8 @@ var (
 	errParked = errors.New("the agent waits for an answer")
 	// errSessionNotFound says that the agent doesn't know the session.
 	errSessionNotFound = errors.New("session not found")
+	// errUnheard says that a message came when the agent had ended its turn, and had no input any more.
+	errUnheard = errors.New("a message came behind the agent's last turn")
 )
 
 // interruptGrace is how long an agent may take to come to a safe point.
@@ -186,11 +189,27 @@ func (d *drive) concludeSession(ctx context.Context, forced bool, last []*wire.E
 		d.exec.cfg.AgentFailures.WithLabelValues(d.start.Provider).Inc()
 		return last, d.exec.agentFailure(failed)
 	}
+	if len(d.unheardMessages()) > 0 {
+		return nil, errUnheard
+	}
 	output, err := d.outcome.Output()
 	if err != nil {
 		return last, err
 	}
 	return append(last, d.exec.completeEvent(output)), nil
+}
+
+// unheardMessages returns the messages that the agent was given and hasn't read: they came when it had ended its turn.
+func (d *drive) unheardMessages() (unheard []wire.InboxEntry) {
+	if !d.can.Lingers {
+		return nil
+	}
+	for _, m := range d.given {
+		if m.Command.TextAt("type") == "send" && !d.heard[m.ID] {
+			unheard = append(unheard, m)
+		}
+	}
+	return unheard
 }
 
 // markPaused says on record why the agent came to a safe point, or was ended before.
@@ -222,6 +241,12 @@ func (d *drive) recordEvents() (last []*wire.Event, err error) {
 			e.SessionID = d.outcome.SessionID
 		}
 		d.outcome.Observe(e)
+		if m, ok := e.Payload.(*wire.UserMessage); ok && m.CommandID != "" {
+			if d.heard == nil {
+				d.heard = make(map[string]bool)
+			}
+			d.heard[m.CommandID] = true
+		}
 		if isTerminal(e) {
 			last = append(last, e)
 			continue
@@ -483,7 +508,9 @@ func (d *drive) giveMessage(ctx context.Context, m wire.InboxEntry) {
 }
 
 func (d *drive) sendMessage(ctx context.Context, m agent.Message) {
-	if err := d.session.Send(ctx, m); err != nil && ctx.Err() == nil {
+	err := d.session.Send(ctx, m)
+	isLate := d.can.Lingers && errors.Is(err, agent.ErrEnded) // another session gives it
+	if err != nil && !isLate && ctx.Err() == nil {
 		d.exec.cfg.Logger.Warn("message not delivered", "run", d.exec.offer.RunID, "node", d.exec.offer.NodeID, "command", m.CommandID, "error", err)
 	}
 }
