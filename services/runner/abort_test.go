@@ -100,6 +100,46 @@ nodes:
 	}
 }
 
+// Where a flow goes on behind a flow node whose time is over, what follows works in the folder when nothing of that node's run does any more.
+func TestFollowerWaitsForChild(t *testing.T) {
+	for name, then := range map[string]string{
+		"agent": `{id: then, type: agent, input: {prompt: then}}`,
+		"flow":  `{id: then, type: flow, input: {flow: {name: sub, nodes: [{id: b, type: agent, input: {prompt: then}}]}}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T) {
+				b := newBench(t)
+				var atWork atomic.Int64
+				b.runner("r1", &scripted{say: func(ctx context.Context, r agent.Request) (string, error) {
+					if n := atWork.Add(1); n > 1 {
+						t.Errorf("%d agents are at work", n)
+					}
+					defer atWork.Add(-1)
+					if text, _ := r.Prompt.Text(); text == "then" {
+						return "done", nil
+					}
+					<-ctx.Done()
+					<-time.After(3 * time.Second)
+					return "", ctx.Err()
+				}})
+				b.submit("run1", `
+name: f
+nodes:
+  - id: work
+    type: flow
+    policy: {timeoutMs: 20000, continueOnError: true}
+    input: {flow: {name: sub, nodes: [{id: a, type: agent, input: {prompt: a}}]}}
+  - `+then+"\nedges:\n  - {from: work, to: then}\n")
+				begun := time.Now()
+				s, entries := b.ended("run1")
+				if took := time.Since(begun); s.NodeStatus["then"] != wire.NodeDone || took > time.Minute {
+					t.Errorf("after %v:\n%s", took, story(entries))
+				}
+			})
+		})
+	}
+}
+
 // An owner tells a child nothing whose end was that of its node, and the next round of a loop doesn't wait for that child.
 func TestRoundsOfChildren(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {

@@ -107,6 +107,19 @@ func (c *children) leaveChild(ctx context.Context, exec string, kid *childRun, n
 	delete(c.kids, exec)
 }
 
+// sharesLeft reports whether processes may be at work in the run's folder for a child that was told to end: what begins in there waits for that.
+func (c *children) sharesLeft() bool {
+	if !c.owner.isBound() && c.owner.def.Workspace != flow.WorkspaceShared {
+		return false
+	}
+	for _, kid := range c.kids {
+		if kid.told {
+			return true
+		}
+	}
+	return false
+}
+
 // isStill reports whether no process acts for a node of a run any more, as far as this one has seen.
 func (c *children) isStill(ctx context.Context, id string) bool {
 	cfg := c.owner.cfg
@@ -157,6 +170,9 @@ type childStart struct {
 func (c *children) startChildren(ctx context.Context) (ends []*wire.Event, more bool, err error) {
 	s := c.owner.view.State()
 	running := s.Status == wire.RunRunning
+	if c.sharesLeft() {
+		return nil, false, nil
+	}
 	leaving := map[string]bool{} // nodes with an earlier child that was told to end
 	for exec, kid := range c.kids {
 		if kid.told {

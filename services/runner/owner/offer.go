@@ -16,7 +16,7 @@ const maxOfferAgain = 32
 // may get lost with this process: so it is repeated as long as no worker has
 // them.
 func (o *owner) offerAll(ctx context.Context) {
-	if o.cfg.Capacity.RefusesNodes() {
+	if o.cfg.Capacity.RefusesNodes() || o.kids.sharesLeft() {
 		return
 	}
 	for node, n := range o.view.State().Nodes {
