@@ -32,11 +32,19 @@ func (l *lane) attemptStore(ctx context.Context, frames []*frame) error {
 	switch {
 	case !l.log.nc.IsConnected():
 		return errDisconnected
-	case l.canSendSingly(frames):
-		return l.attemptEach(ctx, frames)
+	case l.log.replicas == 1:
+		return l.log.joint.storeShare(ctx, l, frames)
 	default:
-		return l.attemptBatch(ctx, frames)
+		return l.attemptFrames(ctx, frames)
 	}
+}
+
+// attemptFrames publishes frames in the way that takes the least time.
+func (l *lane) attemptFrames(ctx context.Context, frames []*frame) error {
+	if l.canSendSingly(frames) {
+		return l.attemptEach(ctx, frames)
+	}
+	return l.attemptBatch(ctx, frames)
 }
 
 // smallBatch is the number of events up to which a single server stores them

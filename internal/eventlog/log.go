@@ -35,7 +35,7 @@ type Options struct {
 	Logger *slog.Logger // default: discard
 
 	// Lanes is the number of batches that may be in flight at once, each of other
-	// runs; default 4. The server allows 50 open batches per stream, those of all
+	// runs; default 4. Where there is one replica they are stored together. The server allows 50 open batches per stream, those of all
 	// processes together.
 	Lanes int
 
@@ -112,6 +112,7 @@ type Log struct {
 
 	spools    *spools // nil without SpoolDir
 	lanes     []*lane
+	joint     joint // of lanes, where there is one replica
 	found     *lane // drains what an earlier process left; nil if there is nothing
 	dead      *lane // publishes dead letters
 	blobs     *blobStore

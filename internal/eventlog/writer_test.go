@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -234,6 +236,71 @@ func TestFencedPartOfABatch(t *testing.T) {
 	}
 	if held != 8*20 {
 		t.Errorf("%d events are stored, want %d", held, 8*20)
+	}
+}
+
+// On a single server what several lanes have waits for one batch together. A writer that is fenced takes the others with it once at most.
+func TestLanesStoreTogether(t *testing.T) {
+	t.Parallel()
+	p := one(t, eventlog.Options{Lanes: 8})
+	laneOf := func(run string) uint32 {
+		h := fnv.New32a()
+		h.Write([]byte(run))
+		return h.Sum32() % 8
+	}
+	writers := map[string]*eventlog.Writer{}
+	for i := range 24 {
+		run := fmt.Sprint("r", i)
+		if writers[run] = p.claim(run, "n"); i%8 == 0 {
+			p.claim(run, "n")
+		}
+	}
+	var appending sync.WaitGroup
+	for run, w := range writers {
+		appending.Go(func() {
+			for range 20 {
+				if _, err := w.Append(t.Context(), text("x"), text("y")); err != nil {
+					if !errors.Is(err, eventlog.ErrFenced) || !slices.Contains([]string{"r0", "r8", "r16"}, run) {
+						t.Errorf("%s: %v", run, err)
+					}
+					return
+				}
+			}
+		})
+	}
+	appending.Wait()
+	if err := p.Health(); err != nil {
+		t.Error(err)
+	}
+	s, err := p.JetStream().Stream(t.Context(), "WAKE_EVENTS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := s.Info(t.Context())
+	if err != nil || info.State.Msgs != 24+3+21*40 {
+		t.Fatalf("%d messages, want %d: %v", info.State.Msgs, 24+3+21*40, err)
+	}
+	lanes := map[string]map[uint32]bool{}
+	for pos := range info.State.LastSeq {
+		m, err := s.GetMsg(t.Context(), pos+1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := m.Header.Get("Nats-Batch-Id")
+		if lanes[id] == nil {
+			lanes[id] = map[uint32]bool{}
+		}
+		lanes[id][laneOf(strings.Split(m.Subject, ".")[2])] = true
+	}
+	delete(lanes, "")
+	together := 0
+	for _, of := range lanes {
+		if len(of) > 1 {
+			together++
+		}
+	}
+	if together < len(lanes)/5 {
+		t.Errorf("of %d batches %d have events of several lanes", len(lanes), together)
 	}
 }
 
