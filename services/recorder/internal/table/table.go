@@ -79,7 +79,11 @@ type Tables []Table
 
 // All are the tables, in the order in which they are described.
 func All() Tables {
-	pos := []string{"pos"}
+	return slices.Concat(recordedTables(), derivedTables(), alertTables(), cacheTables())
+}
+
+// recordedTables hold events, and what retention does with them.
+func recordedTables() Tables {
 	return Tables{
 		{Name: "streams", Note: "the stream of events, one row", Columns: columnsOf[Stream](), Key: []string{"id"}},
 		{
@@ -102,6 +106,13 @@ func All() Tables {
 			Indexes: []Index{{Name: "remains_dropped", Columns: "dropped, at"}},
 		},
 		{Name: "rebuilds", Note: "order to derive everything again that was obeyed", Columns: columnsOf[Rebuild](), Key: []string{"id"}},
+	}
+}
+
+// derivedTables follow from events.
+func derivedTables() Tables {
+	pos := []string{"pos"}
+	return Tables{
 		{
 			Name: "runs", Note: "run", Origin: Derived, Columns: columnsOf[Run](), Key: []string{"id"}, By: []string{},
 			Indexes: []Index{{Name: "runs_first", Columns: "first_pos"}},
@@ -151,16 +162,28 @@ func All() Tables {
 			Name: "blob_uses", Note: "run and large field that it refers to", Origin: Derived, Columns: columnsOf[BlobUse](), Key: []string{"sha256", "run"},
 			Indexes: []Index{{Name: "blob_uses_run", Columns: "run, sha256"}},
 		},
+	}
+}
+
+// alertTables hold alerts.
+func alertTables() Tables {
+	return Tables{
 		{
 			Name: "alerts", Note: "alert", Columns: columnsOf[Alert](), Key: []string{"key"}, Apart: true,
 			Indexes: []Index{{Name: "alerts_run", Columns: "run, pos"}},
 		},
 		{Name: "alerts_read", Note: "the stream of alerts, one row", Columns: columnsOf[AlertsRead](), Key: []string{"id"}},
 		{Name: "alert_counts", Note: "run that has alerts", Columns: columnsOf[AlertCount](), Key: []string{"run"}},
+	}
+}
+
+// cacheTables hold what makes answers fast.
+func cacheTables() Tables {
+	return Tables{
 		{Name: "folds", Note: "run: its state, a little behind", Origin: Cache, Columns: columnsOf[Fold](), Key: []string{"run"}, Batch: 1},
 		{Name: "keyframes", Note: "run and position: its state then", Origin: Cache, Columns: columnsOf[Keyframe](), Key: []string{"run", "pos"}, Batch: 16, Apart: true},
 		{
-			Name: "lines_open", Note: "line that grows, which isn't in the full text yet", Origin: Cache, Columns: columnsOf[LineOpen](), Key: pos, Only: SQLite,
+			Name: "lines_open", Note: "line that grows, which isn't in the full text yet", Origin: Cache, Columns: columnsOf[LineOpen](), Key: []string{"pos"}, Only: SQLite,
 			Indexes: []Index{{Name: "lines_open_writer", Columns: "writer"}},
 		},
 		{Name: "lines_indexed", Note: "how far the full text is, one row", Origin: Cache, Columns: columnsOf[LinesIndexed](), Only: SQLite},
