@@ -215,9 +215,6 @@ func endedFigures(ctx context.Context, t *archive.Tx, runs []*rollRun, now int64
 	return all, nil
 }
 
-// rowsAtOnce is how many rows are asked for by their ids in one statement.
-const rowsAtOnce = 200
-
 // figureAsOf returns the figure of a run that goes on.
 func (a *Answers) figureAsOf(ctx context.Context, t *archive.Tx, of *rollRun, now int64, load stateLoader) (*fleetFigure, error) {
 	if f := of.figure.Load(); f != nil {

@@ -178,6 +178,14 @@ func (a *Answers) readLive(ctx context.Context, id string) (*liveRun, error) {
 	})
 }
 
+// selectLines reads lines into lineFields.
+const selectLines = `SELECT pos, (SELECT node FROM nodes WHERE id = lines.node), exec, parent, ts, type, text FROM lines`
+
+// lineFields are what selectLines is read into.
+func lineFields(l *wire.LogLine) []any {
+	return []any{&l.Pos, &l.Node, &l.Exec, &l.Parent, &l.TS, &l.Type, &l.Text}
+}
+
 // readLines reads the last lines of the run.
 func (r *liveRun) readLines(ctx context.Context, t *archive.Tx, id int64, most int) error {
 	text := selectLines + ` WHERE pos IN (SELECT pos FROM lines WHERE run = ?1 AND hidden = 0 ORDER BY pos DESC LIMIT ?2) ORDER BY pos`

@@ -234,13 +234,6 @@ func (l *logQuery) fetchLines(ctx context.Context, tx *archive.Tx, hits []uint64
 	return nil
 }
 
-const selectLines = `SELECT pos, (SELECT node FROM nodes WHERE id = lines.node), exec, parent, ts, type, text FROM lines`
-
-// lineFields are what selectLines is read into.
-func lineFields(l *wire.LogLine) []any {
-	return []any{&l.Pos, &l.Node, &l.Exec, &l.Parent, &l.TS, &l.Type, &l.Text}
-}
-
 // shownLine is a line as its reader sees it.
 func (l *logQuery) shownLine(line wire.LogLine) wire.LogLine {
 	line.Text = timeline.Sanitize(line.Text)

@@ -15,6 +15,9 @@ import (
 	"code.wake.dev/wake/services/recorder/internal/request"
 )
 
+// rowsAtOnce is how many rows are asked for by their ids in one statement.
+const rowsAtOnce = 200
+
 // Stored yields the events of a run as the log does, those of the kinds alone taken apart. Of a run that isn't here there are none.
 func (a *Answers) Stored(ctx context.Context, q eventlog.Query) iter.Seq2[eventlog.Entry, error] {
 	return func(yield func(eventlog.Entry, error) bool) {
