@@ -71,7 +71,7 @@ func TestRoleVerbs(t *testing.T) {
 			if err := os.WriteFile(file, []byte(roleScript(t, servers)), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			p := scriptParams(file)
+			p := scriptParams(t, file)
 			var c verbTrials
 			p.Cmds["may"], p.Cmds["maynot"], p.Cmds["tried"] = mayUse, c.addRefused, c.judge
 			testscript.Run(t, p)
@@ -276,7 +276,7 @@ exec wake init --wait 30s --creds keys/creds/init.creds
 	if err := os.WriteFile(file, []byte(script.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p := scriptParams(file)
+	p := scriptParams(t, file)
 	p.Cmds["atonce"] = func(ts *testscript.TestScript, _ bool, args []string) {
 		begun := time.Now()
 		end := useVerb(ts, args)

@@ -92,20 +92,26 @@ func TestScript(t *testing.T) {
 			scripts = append(scripts, "testdata/script/"+name+".txtar")
 		}
 	}
-	testscript.Run(t, scriptParams(scripts...))
+	testscript.Run(t, scriptParams(t, scripts...))
 }
 
 // scriptParams are what scripts run with.
-func scriptParams(scripts ...string) testscript.Params {
+func scriptParams(t *testing.T, scripts ...string) testscript.Params {
+	t.Helper()
 	return testscript.Params{
-		Files: scripts,
+		Files:       scripts,
+		WorkdirRoot: natstest.StoreDir(t),
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("TZ", "UTC")
 			env.Setenv("GORACE", "atexit_sleep_ms=0") // else each program takes a second to exit
 			env.Setenv("XDG_CONFIG_HOME", env.WorkDir+"/config")
 			top := cmp.Or(os.Getenv("GOTMPDIR"), os.TempDir())
 			for dir := env.WorkDir; dir != top && dir != filepath.Dir(dir); dir = filepath.Dir(dir) { // agents of another user work there
-				if err := os.Chmod(dir, 0o711); err != nil {
+				info, err := os.Stat(dir)
+				if err == nil && info.Mode().Perm()&0o001 == 0 {
+					err = os.Chmod(dir, 0o711)
+				}
+				if err != nil {
 					return err
 				}
 			}

@@ -48,10 +48,10 @@ func NewCluster(t testing.TB, size int, edits ...func(*server.Options)) *Cluster
 	}
 	dirs := make([]string, size)
 	for i := range dirs {
-		dirs[i] = t.TempDir()
+		dirs[i] = StoreDir(t)
 	}
 	c := &Cluster{}
-	t.Cleanup(c.stopNodes) // after TempDir: before the folders are removed
+	t.Cleanup(c.stopNodes) // after StoreDir: before the folders are removed
 	for i := range size {
 		n := &node{opts: server.Options{
 			ServerName: fmt.Sprintf("n%d", i),

@@ -49,7 +49,7 @@ func New(t testing.TB, edits ...func(*server.Options)) *Server {
 		ServerName: "natstest",
 		DontListen: true,
 		JetStream:  true,
-		StoreDir:   t.TempDir(),
+		StoreDir:   StoreDir(t),
 		NoSigs:     true,
 		NoLog:      true,
 	}}
