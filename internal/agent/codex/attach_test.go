@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -83,6 +84,91 @@ func TestAttach(t *testing.T) {
 			got, p := run(t, dieAt)
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if asked := p.read(t, "prompts"); asked != "thread-1: Do it.\nthread-1: And now?\n" {
+				t.Errorf("it was asked %q", asked)
+			}
+		})
+	}
+}
+
+// A turn that a message had cut short, for which its program was ended, is no failure for the session that goes on when the runner has died in
+// the next turn, or before that has begun.
+func TestAttachCut(t *testing.T) {
+	for _, dieAt := range []wire.Type{wire.TypeUserMessage, wire.TypeTurnStart, wire.TypeAgentText, ""} {
+		t.Run(string(dieAt), func(t *testing.T) {
+			p := newPlace(t)
+			gate := filepath.Join(p.home, "go")
+			script := "say One.\nhang\n--\nsay Two.\nawait " + gate + "\nsay Three.\ntokens 20 5 2"
+			host := new(processtest.Keeper)
+			defer host.Close()
+			var log processtest.Record
+			start := func(resume bool) agent.Session {
+				r := p.request(script)
+				before := slices.Clone(log.Events)
+				r.Host, r.Resume, r.History = host, resume, func(yield func(*wire.Event, error) bool) {
+					for _, e := range before {
+						if !yield(e, nil) {
+							return
+						}
+					}
+				}
+				if resume {
+					r.SessionID = "thread-1"
+				}
+				s, err := provider(t).Start(t.Context(), r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return s
+			}
+			send := func(s agent.Session) {
+				if err := s.Send(t.Context(), agent.Message{CommandID: "cmd-1", Content: "And now?", Interrupt: true}); err != nil {
+					t.Error(err)
+				}
+			}
+			s, told, dead := start(false), false, false
+			log.Add(t, s.Events(), func(int) bool {
+				e := log.Events[len(log.Events)-1]
+				switch {
+				case !told && e.Type() == wire.TypeAgentText:
+					if told = true; dieAt == "" { // right behind the end of the program
+						program, err := host.Start(process.Config{Name: "agent"})
+						if err != nil {
+							t.Fatal(err)
+						}
+						if err := program.End(time.Second); err != nil {
+							t.Fatal(err)
+						}
+						dead = true
+					} else {
+						send(s)
+					}
+				case told && e.Type() == dieAt:
+					dead = true
+				}
+				if dead {
+					s.(agent.Leaver).Leave()
+				}
+				return dead
+			})
+			_ = s.Close()
+			if err := touch(gate); err != nil {
+				t.Fatal(err)
+			}
+			s = start(true)
+			if dieAt == "" {
+				for e, err := range s.Events() {
+					if err != nil && !errors.Is(err, agent.ErrLost) || err == nil && e.Type() == wire.TypeAgentError {
+						t.Errorf("it says %v, %v", e, err)
+					}
+				}
+				return
+			}
+			log.Add(t, s.Events(), func(int) bool { return false })
+			_ = s.Close()
+			if last := render(log.Events[len(log.Events)-1]); !strings.HasPrefix(last, `agent:complete "Three."`) {
+				t.Errorf("it ends with %s", last)
 			}
 			if asked := p.read(t, "prompts"); asked != "thread-1: Do it.\nthread-1: And now?\n" {
 				t.Errorf("it was asked %q", asked)

@@ -44,6 +44,7 @@ type turn struct {
 	name    string
 	message agent.Message // without a content: the prompt of the request
 	told    bool          // that the agent was given the message is in the log
+	former  bool          // a former session has gone on to the next one
 }
 
 // Events runs the programs and yields what they do; see [agent.Session].
@@ -67,6 +68,9 @@ func (s *session) Events() iter.Seq2[*wire.Event, error] {
 		if attaches {
 			s.f.onRecord = s.formerQuestions()
 			todo = append(todo, s.formerTurns()...)
+			for i := range len(todo) - 1 {
+				todo[i].former = true
+			}
 		}
 		for {
 			if len(todo) == 0 {
@@ -191,7 +195,7 @@ func (s *session) runTurn(t turn, yield func(*wire.Event, error) bool) bool {
 	if !goesOn {
 		return false
 	}
-	goesOn = s.concludeTurn(p, reason, yield)
+	goesOn = s.concludeTurn(p, t, reason, yield)
 	s.number++
 	s.Offset += 1 << 40
 	return goesOn
@@ -376,9 +380,9 @@ func (s *session) takeLine(in pipe.Line, yield func(*wire.Event, error) bool) bo
 }
 
 // concludeTurn judges the end of a program. It reports whether the session goes on.
-func (s *session) concludeTurn(p *process.Process, reason string, yield func(*wire.Event, error) bool) bool {
+func (s *session) concludeTurn(p *process.Process, t turn, reason string, yield func(*wire.Event, error) bool) bool {
 	s.Mu.Lock()
-	closed, left, halting, cut := s.Closed, s.Left, s.Halting, s.cut
+	closed, left, halting, cut := s.Closed, s.Left, s.Halting, s.cut || t.former
 	s.Mu.Unlock()
 	if left {
 		return false
@@ -389,7 +393,11 @@ func (s *session) concludeTurn(p *process.Process, reason string, yield func(*wi
 		yield(nil, err)
 		return false
 	}
-	if s.isLost() || how.Lost && !closed && reason == "" && !s.f.ended {
+	lost := how.Lost && !t.former
+	if p.Attached && how.Signal == "TERM" && !cut && !halting && s.f.failed == nil { // what for, the former session knew
+		lost = true
+	}
+	if s.isLost() || lost && !closed && reason == "" && !s.f.ended {
 		yield(nil, agent.ErrLost)
 		return false
 	}
