@@ -122,16 +122,20 @@ func (h Hook) waitForVerdict(ctx context.Context, address Address, r Report, in 
 	d := &session.Dialog{Session: in.Session, File: in.File, Tool: in.Tool, Input: in.Input}
 	awaitFile(d.FindCall)
 	if r.Call, r.Tool, r.Input = d.Call, in.Tool, in.Input; r.Call == "" {
-		r.Call = "ask-" + rand.Text()[:12]
+		r.Call = newAsk()
 	}
 	wait, stop := context.WithCancel(ctx)
 	defer stop()
+	answer, err := h.ask(wait, address, &r, d)
+	if wait.Err() == nil && (err != nil || answer == nil) {
+		return err // the dialog is all there is
+	}
 	ended := make(chan session.Outcome, 1)
 	go func() { // it ends with this process
 		ended <- h.watchDialog(wait, d)
 		stop()
 	}()
-	verdict, err := h.fetchVerdict(wait, address, r)
+	verdict, err := h.fetchVerdict(wait, r, answer)
 	r.Event = Decided
 	switch {
 	case wait.Err() != nil: // the terminal was first
@@ -139,7 +143,7 @@ func (h Hook) waitForVerdict(ctx context.Context, address Address, r Report, in 
 			r.Decision = string(awaitResult(d))
 		}
 	case err != nil || verdict == nil || verdict.Decision == "":
-		return err // the dialog is all there is
+		return err
 	default:
 		if err := h.answer(*verdict); err != nil {
 			return err
@@ -197,12 +201,26 @@ func awaitFile(has func() bool) {
 	}
 }
 
-// fetchVerdict waits for the decision; there is none without a listener. A listener that goes while it is waited for is
-// expected back.
-func (h Hook) fetchVerdict(ctx context.Context, address Address, r Report) (*Verdict, error) {
-	answer, err := h.send(ctx, address, r)
-	if err != nil || answer == nil {
-		return nil, err
+// ask reports a request, and returns what follows; nil if there is no listener. Of calls that are equal another hook may ask about the first.
+func (h Hook) ask(ctx context.Context, address Address, r *Report, d *session.Dialog) (io.ReadCloser, error) {
+	for {
+		answer, err := h.send(ctx, address, *r)
+		if !errors.Is(err, errTaken) {
+			return answer, err
+		}
+		if r.Call = newAsk(); d.NextCall() {
+			r.Call = d.Call
+		}
+	}
+}
+
+// newAsk is the id of a request whose call isn't known.
+func newAsk() string { return "ask-" + rand.Text()[:12] }
+
+// fetchVerdict waits for the decision behind a report. A listener that goes while it is waited for is expected back.
+func (h Hook) fetchVerdict(ctx context.Context, r Report, answer io.ReadCloser) (*Verdict, error) {
+	if answer == nil {
+		return nil, ctx.Err()
 	}
 	for {
 		if verdict, err := readVerdict(answer); err == nil || ctx.Err() != nil {
@@ -214,10 +232,11 @@ func (h Hook) fetchVerdict(ctx context.Context, address Address, r Report) (*Ver
 				return nil, ctx.Err()
 			case <-time.After(backTime):
 			}
-			if address, err = ReadAddress(h.File); err != nil {
+			address, err := ReadAddress(h.File)
+			if err != nil {
 				continue
 			}
-			if answer, err = h.send(ctx, address, r); err != nil {
+			if answer, err = h.send(ctx, address, r); err != nil && !errors.Is(err, errTaken) { // by itself, a moment ago
 				return nil, err
 			}
 		}
@@ -249,6 +268,9 @@ func (h Hook) answer(v Verdict) error {
 // errRefused is returned for a report that the listener doesn't want.
 var errRefused = errors.New("report: refused")
 
+// errTaken is returned for a request about a call that another hook waits for.
+var errTaken = errors.New("report: another hook waits for the call")
+
 // send sends a report, and returns what follows; nil if no listener is there: hooks don't try again until one is back.
 func (h Hook) send(ctx context.Context, address Address, r Report) (io.ReadCloser, error) {
 	body, err := json.Marshal(r)
@@ -271,6 +293,9 @@ func (h Hook) send(ctx context.Context, address Address, r Report) (io.ReadClose
 	case err != nil:
 		address.Remove(h.File)
 		return nil, nil //nolint:nilerr // it is away
+	case answer.StatusCode == http.StatusConflict:
+		_ = answer.Body.Close()
+		return nil, errTaken
 	case answer.StatusCode/100 != 2:
 		_ = answer.Body.Close()
 		return nil, fmt.Errorf("%w: %s", errRefused, answer.Status)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"time"
 
 	"code.wake.dev/wake/internal/agent/claude"
@@ -20,11 +21,14 @@ type Dialog struct {
 	Tool    string
 	Input   json.RawMessage
 
-	Call   string // id of the call, once the file has it
-	offset int64  // of what was read of the file
-	shown  bool   // the session's process has said that it waits
-	closed time.Time
-	result *callResult
+	Call    string   // id of the call, once the file has it
+	message string   // that made equal calls last
+	open    []string // of these, those without a result
+	offset  int64    // of what was read of the file
+	read    bool     // what there was at first is
+	shown   bool     // the session's process has said that it waits
+	closed  time.Time
+	result  *callResult
 }
 
 // Outcome is what has become of a dialog.
@@ -76,8 +80,27 @@ func (d *Dialog) FindCall() bool {
 	return d.Call != ""
 }
 
-// readOn reads what is new in the file.
+// NextCall takes the dialog for that of the next call of the same message that is equal, since somebody else asks about the one before.
+// It reports false if there is none.
+func (d *Dialog) NextCall() bool {
+	next := slices.Index(d.open, d.Call) + 1
+	if next == 0 || next == len(d.open) {
+		return false
+	}
+	d.Call = d.open[next]
+	return true
+}
+
+// readOn reads what is new in the file. At first a call that has a result is an earlier one.
 func (d *Dialog) readOn() {
+	d.readLines()
+	if d.Call == "" && len(d.open) > 0 {
+		d.Call = d.open[0]
+	}
+	d.read = true
+}
+
+func (d *Dialog) readLines() {
 	in, err := os.Open(d.File)
 	if err != nil {
 		return
@@ -107,13 +130,14 @@ func (d *Dialog) readOn() {
 // callResult is a line that says what came of a call.
 type callResult struct{ refused bool }
 
-// noteLine takes a line: the newest call that is the dialog's, and its result.
+// noteLine takes a line: calls that may be the dialog's, and their results.
 func (d *Dialog) noteLine(line []byte) {
 	if !bytes.Contains(line, []byte(`"tool_`)) {
 		return
 	}
 	var l struct {
 		Message struct {
+			ID      string `json:"id"`
 			Content []struct {
 				Type   string          `json:"type"`
 				ID     string          `json:"id"`
@@ -131,8 +155,16 @@ func (d *Dialog) noteLine(line []byte) {
 	for _, c := range l.Message.Content {
 		switch {
 		case c.Type == "tool_use" && c.Name == d.Tool && isSame(c.Input, d.Input):
-			d.Call, d.result = c.ID, nil
-		case c.Type == "tool_result" && c.Of == d.Call && d.Call != "":
+			if l.Message.ID != d.message {
+				d.message, d.open = l.Message.ID, nil
+			}
+			d.open = append(d.open, c.ID)
+			if d.Call == "" && d.read {
+				d.Call = c.ID
+			}
+		case c.Type == "tool_result" && c.Of != d.Call:
+			d.open = slices.DeleteFunc(d.open, func(id string) bool { return id == c.Of })
+		case c.Type == "tool_result" && d.Call != "":
 			d.result = &callResult{refused: c.Failed && bytes.HasPrefix(l.Result, []byte(`"User rejected`))}
 		}
 	}

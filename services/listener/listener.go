@@ -44,6 +44,8 @@ type Listener struct {
 	logger  *slog.Logger
 	slots   chan struct{} // of requests that are dealt with at the same time
 
+	seats sync.Map // hooks that wait, by seatKey
+
 	mu     sync.Mutex
 	tales  map[string]*tale // by session
 	began  time.Time        // of the second in which the requests are counted

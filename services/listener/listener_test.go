@@ -209,6 +209,43 @@ func TestAnsweredInTerminal(t *testing.T) {
 	}
 }
 
+// A call that is made again is another one: the result of the first says nothing of it, also where the file has the second one late.
+func TestCallMadeAgain(t *testing.T) {
+	s := newScene(t)
+	s.ask()
+	s.add(s.transcript(), `{"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"`+call+`","is_error":true}]},"toolUseResult":"User rejected tool use"}`)
+	said := s.fire(t.Context(), report.PermissionRequest, bash)
+	<-time.After(150 * time.Millisecond)
+	s.add(s.transcript(), `{"type":"assistant","uuid":"00000000-0000-4000-8000-000000000003","message":{"id":"m2","content":[{"type":"tool_use","id":"toolu_2","name":"Bash","input":{"command":"rm -r x"}}]}}`)
+	s.awaitStory("start tidy up\nasked Bash toolu_2")
+	s.add(s.transcript(), `{"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"toolu_2","is_error":false}]},"toolUseResult":{}}`)
+	if got := said(); got != "" {
+		t.Errorf("it says %s", got)
+	}
+	s.awaitStory("start tidy up\nasked Bash toolu_2\nallow by terminal")
+}
+
+// Two calls of a message that are the same are two requests, each decided for itself.
+func TestEqualCalls(t *testing.T) {
+	s := newScene(t)
+	s.ask()
+	s.add(s.transcript(), `{"type":"assistant","uuid":"00000000-0000-4000-8000-000000000003","message":{"content":[{"type":"tool_use","id":"toolu_2","name":"Bash","input":{"command":"rm -r x"}}]}}`)
+	first := s.fire(t.Context(), report.PermissionRequest, bash)
+	s.awaitStory("start tidy up\nasked Bash toolu_1")
+	second := s.fire(t.Context(), report.PermissionRequest, bash)
+	s.awaitStory("start tidy up\nasked Bash toolu_1\nasked Bash toolu_2")
+	s.decide("approve", "ok")
+	if got := first(); !strings.Contains(got, `"behavior":"allow"`) {
+		t.Errorf("the first says %q", got)
+	}
+	s.awaitStory("start tidy up\nasked Bash toolu_1\nasked Bash toolu_2\nallow by anna ok")
+	s.add(s.transcript(), `{"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"toolu_2","is_error":true}]},"toolUseResult":"User rejected tool use"}`)
+	if got := second(); got != "" {
+		t.Errorf("the second says %q", got)
+	}
+	s.awaitStory("start tidy up\nasked Bash toolu_1\nasked Bash toolu_2\nallow by anna ok\ndeny by terminal")
+}
+
 // A call that was allowed and works on isn't waited for: the process of the session says that it is busy.
 func TestAllowedAndAtWork(t *testing.T) {
 	s := newScene(t)

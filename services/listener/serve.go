@@ -36,6 +36,10 @@ func (l *Listener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, http.StatusText(status), status)
 		return
 	}
+	if _, taken := l.seats.Load(seatKey{session, rep.Call}); taken && rep.Event == report.PermissionRequest {
+		http.Error(w, errTaken.Error(), http.StatusConflict)
+		return
+	}
 	w.WriteHeader(http.StatusOK)
 	_ = http.NewResponseController(w).Flush() // a hook that is gone doesn't wait
 	seat, err := l.takeReport(r.Context(), rep)

@@ -35,9 +35,9 @@ type tale struct {
 type permissionRequest struct {
 	pos      uint64 // of its event
 	tool     string
-	seats    map[*waitingHook]bool // hooks that wait for it
-	gone     time.Time             // when it is to be closed, if no hook comes for it by then
-	decision *callDecision         // nil: there is none yet
+	seat     *waitingHook  // nil: no hook waits for it
+	gone     time.Time     // when it is to be closed, if no hook comes for it by then
+	decision *callDecision // nil: there is none yet
 }
 
 // waitingHook is where a hook waits.
@@ -46,6 +46,9 @@ type waitingHook struct {
 	call    string
 	verdict chan report.Verdict
 }
+
+// seatKey names the call that a hook waits for.
+type seatKey struct{ session, call string }
 
 // callDecision is a command that decides.
 type callDecision struct {
@@ -109,7 +112,7 @@ func (t *tale) openLocked(ctx context.Context) error {
 		}
 		switch p := e.Event.Payload.(type) {
 		case *wire.PermissionRequired:
-			asked[e.Event.CallID] = &permissionRequest{pos: e.Pos, tool: p.ToolName, seats: map[*waitingHook]bool{}, gone: time.Now().Add(t.l.cfg.Grace)}
+			asked[e.Event.CallID] = &permissionRequest{pos: e.Pos, tool: p.ToolName, gone: time.Now().Add(t.l.cfg.Grace)}
 		case *wire.PermissionDecided, *wire.ToolSealed:
 			delete(asked, e.Event.CallID)
 		}
@@ -192,6 +195,9 @@ func (t *tale) appendEvents(ctx context.Context, events ...*wire.Event) (pos uin
 // errMuch is returned to a session that asks for too much at the same time.
 var errMuch = errors.New("listener: the session asks for too much at the same time")
 
+// errTaken is returned for a call that another hook waits for.
+var errTaken = errors.New("listener: another hook waits for the call")
+
 // askPerson stores a request, and has its hook wait. A hook that reports again waits for its open request.
 func (t *tale) askPerson(ctx context.Context, rep report.Report) (*waitingHook, error) {
 	t.mu.Lock()
@@ -201,6 +207,9 @@ func (t *tale) askPerson(ctx context.Context, rep report.Report) (*waitingHook, 
 		return nil, err
 	}
 	q := t.asked[rep.Call]
+	if q != nil && q.seat != nil {
+		return nil, errTaken
+	}
 	if q == nil {
 		if len(t.asked) >= maxPerTale {
 			return nil, errMuch
@@ -212,7 +221,7 @@ func (t *tale) askPerson(ctx context.Context, rep report.Report) (*waitingHook, 
 		if err := t.begin(ctx, rep.About); err != nil {
 			return nil, err
 		}
-		q = &permissionRequest{tool: rep.Tool, seats: map[*waitingHook]bool{}}
+		q = &permissionRequest{tool: rep.Tool}
 		q.pos, err = t.appendEvents(ctx, &wire.Event{
 			Timestamp: rep.At, CallID: rep.Call, Payload: &wire.PermissionRequired{ToolName: rep.Tool, ToolInput: input},
 		})
@@ -222,7 +231,8 @@ func (t *tale) askPerson(ctx context.Context, rep report.Report) (*waitingHook, 
 		t.asked[rep.Call] = q
 	}
 	s := &waitingHook{t: t, call: rep.Call, verdict: make(chan report.Verdict, 1)}
-	q.seats[s] = true
+	q.seat = s
+	t.l.seats.Store(seatKey{rep.Session, rep.Call}, s)
 	if q.decision != nil {
 		s.verdict <- q.decision.verdict
 	}
@@ -240,12 +250,9 @@ func orNull(input json.RawMessage) []byte {
 func (s *waitingHook) leaveHook() {
 	s.t.mu.Lock()
 	defer s.t.mu.Unlock()
-	q := s.t.asked[s.call]
-	if q == nil {
-		return
-	}
-	if delete(q.seats, s); len(q.seats) == 0 { // the hook has ended; it may have told why
-		q.gone = time.Now().Add(sweepTime)
+	s.t.l.seats.CompareAndDelete(seatKey{s.t.session, s.call}, s)
+	if q := s.t.asked[s.call]; q != nil && q.seat == s { // the hook has ended; it may have told why
+		q.seat, q.gone = nil, time.Now().Add(sweepTime)
 	}
 }
 
@@ -262,8 +269,8 @@ func (t *tale) decideLocked(d callDecision) {
 		return
 	}
 	q.decision = &d
-	for s := range q.seats {
-		s.verdict <- d.verdict // it has room for one
+	if q.seat != nil {
+		q.seat.verdict <- d.verdict // it has room for one
 	}
 }
 
@@ -312,9 +319,11 @@ func (t *tale) closeRequest(ctx context.Context, call string, at int64, decided 
 	if q == nil {
 		return nil
 	}
-	e := &wire.Event{Timestamp: at, CallID: call, Payload: &wire.ToolSealed{
-		ToolName: q.tool, From: wire.ToolApprovalRequired, Message: "the terminal was left before a decision, or doesn't say which one was made",
-	}}
+	why := "the terminal was left before a decision, or doesn't say which one was made"
+	if q.decision != nil {
+		why = fmt.Sprintf("%s by %s: its hook has ended, and hasn't said whether Claude Code was told", q.decision.verdict.Decision, q.decision.by)
+	}
+	e := &wire.Event{Timestamp: at, CallID: call, Payload: &wire.ToolSealed{ToolName: q.tool, From: wire.ToolApprovalRequired, Message: why}}
 	switch decision := wire.Decision(decided); {
 	case byWake && q.decision != nil:
 		p := &wire.PermissionDecided{Decision: wire.Decision(q.decision.verdict.Decision), By: q.decision.by, Note: q.decision.verdict.Note}
@@ -354,7 +363,7 @@ func (t *tale) sealOrphans(ctx context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for call, q := range t.asked {
-		if len(q.seats) > 0 || time.Now().Before(q.gone) {
+		if q.seat != nil || time.Now().Before(q.gone) {
 			continue
 		}
 		if err := t.closeRequest(ctx, call, time.Now().UnixMilli(), "", false); err != nil {
