@@ -151,7 +151,7 @@ func (a hostVerbs) runUp(ctx context.Context, flags *pflag.FlagSet, o upOptions)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(addListener(p, pages), addMirror(p, pages, o.runner.prices)); err != nil {
+	if err := errors.Join(addListener(p, pages), addMirror(p, pages, o.runner.prices, o.watcher.idle)); err != nil {
 		return err
 	}
 	defer func() { _ = os.Remove(service.URLFile(dir)) }() // a verb that finds one left behind says so
@@ -234,7 +234,7 @@ func addListener(p *process, pages *console.Console) error {
 }
 
 // addMirror has the console keep the sessions of programs.
-func addMirror(p *process, pages *console.Console, priceFile string) error {
+func addMirror(p *process, pages *console.Console, priceFile string, idle time.Duration) error {
 	if pages == nil {
 		return nil
 	}
@@ -247,7 +247,7 @@ func addMirror(p *process, pages *console.Console, priceFile string) error {
 		return err
 	}
 	m, err := mirror.New(mirror.Config{
-		ID: "sessions-" + id, URL: strings.TrimSuffix(pages.Address(), "/"), File: filepath.Join(p.dir, "sessions-url"), Prices: prices,
+		ID: "sessions-" + id, URL: strings.TrimSuffix(pages.Address(), "/"), File: filepath.Join(p.dir, "sessions-url"), Idle: idle, Prices: prices,
 	}, p.log, p.serviceLogger("mirror"))
 	if err != nil {
 		return err

@@ -442,7 +442,8 @@ func (t *tracer) threadOf(x *nodeExecution, e *wire.Event, step conversation.Ste
 // addAgentEvent takes what agents and commands do.
 func (t *tracer) addAgentEvent(x *nodeExecution, e *wire.Event, step conversation.Step) {
 	h := func() *agentThread { return t.threadOf(x, e, step) }
-	for _, entry := range x.account.Apply(e) {
+	entries := x.account.Apply(e)
+	for _, entry := range entries {
 		x.spent = ledger.Add(x.spent, entry.Spending)
 	}
 	switch p := e.Payload.(type) {
@@ -465,7 +466,9 @@ func (t *tracer) addAgentEvent(x *nodeExecution, e *wire.Event, step conversatio
 		t.continueChat(h(), e)
 		x.calls[e.CallID] = t.beginCall(h(), e, step.Call)
 	case *wire.Usage:
-		t.addUsage(h(), e, p)
+		if len(entries) > 0 { // else it is told again
+			t.addUsage(h(), e, p)
+		}
 	case *wire.AgentError:
 		if p.Severity == wire.SeverityError || p.Severity == wire.SeverityCritical {
 			h().agent.setError(p.ErrorType, p.Message)

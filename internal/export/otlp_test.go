@@ -302,6 +302,18 @@ func TestToolErrorsAreContent(t *testing.T) {
 	}
 }
 
+// A usage that is told again, as of a session that was read anew, is no other call of the model.
+func TestOTLPUsageAgain(t *testing.T) {
+	h := newHistory(t)
+	for _, id := range []string{"m1", "m2", "m1"} {
+		h.event("a", &wire.Event{ExecID: "a#1", Payload: &wire.Usage{MessageID: id, InputTokens: 5}})
+	}
+	want := []string{"invoke_workflow", "  invoke_agent a", "    chat", "    chat"}
+	if diff := cmp.Diff(want, tree(spans(t, h.run, entries(h.entries...), export.Spans{}), nil, "")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 // direct answers requests without a network.
 type direct struct{ http.Handler }
 

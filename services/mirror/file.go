@@ -44,7 +44,15 @@ type fileState struct {
 
 	pending []*lineChunk // what is to be told
 	lacks   []string     // lines that are named and aren't there
-	told    bool         // something was told before
+	log     told
+}
+
+// told is what the log has of a transcript.
+type told struct {
+	any     bool
+	lines   map[string]bool // by their keys
+	counted map[string]bool // messages, by their ids
+	rested  bool            // what waited for another line was told last
 }
 
 // lineChunk is what is told at once, up to a line.
@@ -81,12 +89,12 @@ func (f *file) openFile(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	told, known, err := f.toldKeys(ctx)
+	log, err := f.readLog(ctx)
 	if err != nil {
 		return err
 	}
 	r := &fileState{
-		whole: content, digest: sha256.New(), ids: map[string]bool{}, lines: session.NewIndex(told), told: known,
+		whole: content, digest: sha256.New(), ids: map[string]bool{}, lines: session.NewIndex(log.lines), log: log,
 		events: claude.NewNormalizer(claude.NormalizerOptions{Format: claude.Transcript, Provider: "sdk", PriceOf: f.s.m.cfg.Prices.Of}),
 	}
 	f.state = r
@@ -97,27 +105,59 @@ func (f *file) openFile(ctx context.Context) error {
 	return nil
 }
 
-// toldKeys returns the keys of the lines that were told, and whether any ever was.
-func (f *file) toldKeys(ctx context.Context) (told map[string]bool, known bool, err error) {
-	told = map[string]bool{}
+// readLog finds what the log has of the transcript.
+func (f *file) readLog(ctx context.Context) (log told, err error) {
+	log.lines, log.counted = map[string]bool{}, map[string]bool{}
 	for e, err := range history.ReadSession(ctx, f.s.m.log, eventlog.Query{Run: f.s.run, Node: f.node(), Kinds: []wire.Kind{wire.TypeTranscriptRead.Kind()}}) {
 		if err != nil {
-			return nil, false, err
+			return log, err
 		}
 		if e.Err != nil {
 			continue
 		}
-		if mark, is := e.Event.Payload.(*wire.TranscriptRead); is {
-			known = true
-			for _, key := range mark.Lines {
-				told[key] = true
+		switch p := e.Event.Payload.(type) {
+		case *wire.Usage:
+			log.counted[p.MessageID] = true
+		case *wire.TranscriptRead:
+			log.any, log.rested = true, len(p.Lines)+len(p.Removed) == 0
+			for _, key := range p.Lines {
+				log.lines[key] = true
 			}
-			for _, key := range mark.Removed {
-				delete(told, key)
+			for _, key := range p.Removed {
+				delete(log.lines, key)
 			}
 		}
 	}
-	return told, known, nil
+	return log, nil
+}
+
+// rest returns what waits for another line, and what the log lacks of it.
+func (r *fileState) rest() []*wire.Event {
+	return slices.DeleteFunc(r.events.Rest(), func(e *wire.Event) bool {
+		p, is := e.Payload.(*wire.Usage)
+		return is && p.MessageID != "" && r.log.counted[p.MessageID]
+	})
+}
+
+// tellRest tells what waits for another line, which hasn't come for a while.
+func (f *file) tellRest(ctx context.Context) error {
+	if err := f.openFile(ctx); err != nil {
+		return err
+	}
+	rest := f.state.rest()
+	if len(rest) == 0 {
+		return nil
+	}
+	if err := f.claim(ctx); err != nil {
+		return err
+	}
+	c := &lineChunk{}
+	f.state.sealChunk(c)
+	if err := f.tellChunk(ctx, rest, c); err != nil {
+		return err
+	}
+	f.state.log.rested = true
+	return nil
 }
 
 // storeEntries stores the entries that aren't kept, and then the record.
@@ -224,6 +264,9 @@ func (f *file) addLine(text []byte) {
 		c.mark.Omitted++
 		return
 	}
+	if l.Fresh && r.log.rested { // the normalizer has it still
+		c.events, r.log.rested = append(c.events, r.rest()...), false
+	}
 	events := r.events.Line(time.Now().UnixMilli(), text)
 	if l.Fresh {
 		c.mark.Lines = append(c.mark.Lines, l.Key)
@@ -255,7 +298,6 @@ func (r *fileState) sealChunk(c *lineChunk) {
 // tellChunks tells what is to be told: each chunk, and how far it goes, as one.
 func (f *file) tellChunks(ctx context.Context) error {
 	r := f.state
-	exec := run.ExecID(f.node(), 1)
 	if c := r.lastChunk(); len(c.mark.Lines) > 0 {
 		r.sealChunk(c)
 	} else {
@@ -266,18 +308,10 @@ func (f *file) tellChunks(ctx context.Context) error {
 		if err := f.claim(ctx); err != nil {
 			return err
 		}
-		events, at := c.events, int64(0)
-		if !r.told {
-			events = append([]*wire.Event{{Payload: &wire.NodeStart{NodeType: "agent", Attempt: 1}}}, events...)
-		}
-		for _, e := range events {
-			e.ExecID, at = exec, max(at, e.Timestamp)
-		}
-		c.mark.File = f.source()
-		if _, err := f.writer.Append(ctx, append(events, &wire.Event{Timestamp: at, ExecID: exec, Payload: &c.mark})...); err != nil {
+		if err := f.tellChunk(ctx, c.events, c); err != nil {
 			return err
 		}
-		r.pending, r.told = r.pending[1:], true
+		r.pending = r.pending[1:]
 	}
 	if len(r.lacks) == 0 {
 		return nil
@@ -285,10 +319,25 @@ func (f *file) tellChunks(ctx context.Context) error {
 	if err := f.claim(ctx); err != nil {
 		return err
 	}
-	_, err := f.writer.Append(ctx, lackEvent(exec, r.lacks, len(r.lacks), ", which another one refers to"))
+	_, err := f.writer.Append(ctx, lackEvent(run.ExecID(f.node(), 1), r.lacks, len(r.lacks), ", which another one refers to"))
 	if err == nil {
 		r.lacks = nil
 	}
+	return err
+}
+
+// tellChunk stores events, and how far they go, as one.
+func (f *file) tellChunk(ctx context.Context, events []*wire.Event, c *lineChunk) error {
+	r, exec, at := f.state, run.ExecID(f.node(), 1), int64(0)
+	if !r.log.any {
+		events = append([]*wire.Event{{Payload: &wire.NodeStart{NodeType: "agent", Attempt: 1}}}, events...)
+	}
+	for _, e := range events {
+		e.ExecID, at = exec, max(at, e.Timestamp)
+	}
+	c.mark.File = f.source()
+	_, err := f.writer.Append(ctx, append(events, &wire.Event{Timestamp: at, ExecID: exec, Payload: &c.mark})...)
+	r.log.any = r.log.any || err == nil
 	return err
 }
 
@@ -302,8 +351,8 @@ func (f *file) claim(ctx context.Context) error {
 		return err
 	}
 	f.writer = claimed
-	_, known, err := f.toldKeys(ctx)
-	if err == nil && known != f.state.told {
+	log, err := f.readLog(ctx)
+	if err == nil && log.any != f.state.log.any {
 		err = fmt.Errorf("mirror: node %s: %w", f.node(), errElsewhere)
 	}
 	return err
@@ -338,8 +387,8 @@ func (f *file) tellTrouble(ctx context.Context, q programRequest) error {
 
 // tellRemoved tells that the lines aren't kept any more, so that they are told again if they come again.
 func (f *file) tellRemoved(ctx context.Context) error {
-	told, known, err := f.toldKeys(ctx)
-	if err != nil || !known {
+	log, err := f.readLog(ctx)
+	if err != nil || !log.any {
 		return err
 	}
 	f.close(ctx)
@@ -350,7 +399,7 @@ func (f *file) tellRemoved(ctx context.Context) error {
 	defer func() { _ = w.Close(ctx) }() // what was appended is stored
 	sum := sha256.Sum256(nil)
 	mark := &wire.TranscriptRead{File: f.source(), Digest: hex.EncodeToString(sum[:])}
-	for key := range told {
+	for key := range log.lines {
 		mark.Removed = append(mark.Removed, key)
 	}
 	_, err = w.Append(ctx, &wire.Event{ExecID: run.ExecID(f.node(), 1), Payload: mark})

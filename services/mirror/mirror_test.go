@@ -345,6 +345,42 @@ func TestContract(t *testing.T) {
 	s.same("subkeys after a restart", any(list{"subagents/agent-2"}), s.do("subkeys", object{"key": key("-p11", "s")})["subkeys"])
 }
 
+// The usage of a message that the transcript doesn't say to be over is told once nothing has been appended for a while: once, also by the next
+// process, and where the session goes on.
+func TestUsageOfLastMessage(t *testing.T) {
+	s := newScene(t)
+	s.idle = 50 * time.Millisecond
+	used := func() (all []string) {
+		for e, err := range s.log.Read(t.Context(), eventlog.Query{Run: id}) {
+			if err != nil || e.Err != nil {
+				t.Fatal(err, e.Err)
+			}
+			if p, is := e.Event.Payload.(*wire.Usage); is {
+				all = append(all, fmt.Sprintf("%s %d", p.MessageID, p.OutputTokens))
+			}
+		}
+		return all
+	}
+	answer := func(n int) object {
+		e := said(n, n-1, "hello")
+		e["message"].(object)["usage"] = object{"input_tokens": 10, "output_tokens": 5}
+		return e
+	}
+	prompt := func(n int) object {
+		return object{"type": "user", "uuid": uuid(n), "timestamp": fmt.Sprintf("2026-11-23T10:00:%02dZ", n), "message": object{"role": "user", "content": "hi"}}
+	}
+	k := key("p", id)
+	s.append(k, prompt(1), answer(2))
+	s.stop() // before it is told
+	s.start()
+	s.until("it is told", func() bool { return len(used()) > 0 && strings.HasSuffix(s.story(id), "paused\n") })
+	s.stop()
+	s.start()
+	s.append(k, prompt(3), answer(4))
+	s.until("both are told", func() bool { return len(used()) > 1 && strings.Count(s.story(id), "paused\n") == 2 })
+	s.same("what was used", []string{"msg_2 5", "msg_4 5"}, used())
+}
+
 // What a program appends is told as a run, each entry once, whichever mirror keeps it meanwhile; a run in which nothing goes on rests.
 func TestTold(t *testing.T) {
 	s := newScene(t)

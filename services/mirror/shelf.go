@@ -350,6 +350,11 @@ func (s *shelf) pauseQuiet(ctx context.Context, now time.Time) error {
 			return err
 		}
 		if s.begun && !s.resting {
+			for _, f := range s.files {
+				if err := f.tellRest(ctx); err != nil {
+					return err
+				}
+			}
 			e := &wire.Event{Payload: &wire.FlowPaused{Reason: wire.PauseIdle, Message: "nothing was appended for a while"}}
 			if err := s.appendOwn(ctx, e); err != nil {
 				return err

@@ -150,7 +150,8 @@ func (w *Watcher) advanceFile(ctx context.Context, f *file) (more bool, err erro
 		f.cursor = nil
 	}
 	if f.cursor == nil {
-		if !other && f.mark != nil && f.mark.Offset == info.Size() && f.mark.Identity == session.Identity(info) {
+		rests := f.tale.resting || f.mark != nil && len(f.mark.Lines)+len(f.mark.Removed) == 0 // else what waits for another line is still to be told
+		if !other && rests && f.mark != nil && f.mark.Offset == info.Size() && f.mark.Identity == session.Identity(info) {
 			return false, nil
 		}
 		if f.cursor, err = w.beginReading(ctx, f, info); err != nil {

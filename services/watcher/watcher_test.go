@@ -256,6 +256,15 @@ func TestLastUsageOnce(t *testing.T) {
 	s.start()
 	same(t, "by another one", []string{"m1", "m2", "m3"}, until("m3"))
 	s.stop()
+	s.add(id+".jsonl", said(4))
+	s.idle = time.Hour
+	s.start()
+	s.await(id, "agent", 4*len(said(1)))
+	s.stop() // before it is told
+	s.idle = time.Millisecond
+	s.start()
+	same(t, "by the one behind that", []string{"m1", "m2", "m3", "m4"}, until("m4"))
+	s.stop()
 }
 
 // A file that is written anew is matched by its lines: what is new is told, what is gone is recorded as removed, whether a
