@@ -25,7 +25,9 @@ func (a viewVerbs) statsCommand() *cobra.Command {
 		Use:   "stats [RUN]",
 		Short: "Add up cost and tokens, and tell how runs and tools did",
 		Long: `Add up cost and tokens by day, model, flow and node, and tell how often tools
-failed and how long they and the runs took. The usage of a message counts once.
+failed and how long they and the runs took. The usage of a message counts once in
+a run; a session of Claude Code that began as a copy of another one (claude
+--fork-session) has what that one used in its sum, too.
 
 With --reconcile it compares, of one run, what each model call has told with what
 results have told of the same calls, and says why they differ.`,
