@@ -25,7 +25,7 @@ func StoreDir(t testing.TB) string {
 		return t.TempDir()
 	}
 	removeLeftovers()
-	dir, err := os.MkdirTemp(memory, fmt.Sprintf("natstest-%d-", os.Getpid()))
+	dir, err := os.MkdirTemp(memory, fmt.Sprintf("natstest-%d-", os.Getpid())) //nolint:usetesting // that is elsewhere
 	if err != nil {
 		return t.TempDir()
 	}
