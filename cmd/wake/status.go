@@ -39,6 +39,7 @@ func printStatus(w io.Writer, s wire.StatusResponse) error {
 		{"status", statusText(s.Status, s.Result, s.Reason)},
 		{"error", s.Error},
 		{"waits for", s.WaitingFor},
+		{"unread", strings.Join(s.Unread, "; ")},
 		{"to do", toDo(s.RunID, s.Status, s.Reason, interruptedNodes(s.Agents))},
 		{"took", s.Runtime},
 		{"waited", waitedText(s.WaitedMs)},

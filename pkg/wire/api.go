@@ -413,6 +413,7 @@ type StatusResponse struct {
 	Position Position          `json:"position"`            // of the run's last recorded event
 	Agents   []AgentStatus     `json:"agents"`
 	Omitted  int               `json:"omitted,omitempty"` // agents that didn't fit into the answer; ask for them by node
+	Unread   []string          `json:"unread,omitempty"`  // messages that no agent had read when the run ended, the first ten
 }
 
 // ApprovalsRequest asks what waits for a person.

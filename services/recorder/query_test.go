@@ -487,6 +487,34 @@ func TestStatusOfAnInterruptedNode(t *testing.T) {
 	}
 }
 
+// TestStatusOfUnread: a message that no agent has read is told of once the run has ended.
+func TestStatusOfUnread(t *testing.T) {
+	p := newTape(t)
+	exec := p.start("r1", "coder", nil)
+	for _, text := range []string{"hurry", "stop"} {
+		command := mustRaw(t, map[string]any{"type": "send", "nodeId": "coder", "message": text})
+		p.add("r1", wire.RunNode, "", &wire.CommandReceived{Command: command, CommandID: "c-" + text, Accepted: true})
+	}
+	p.add("r1", "coder", exec, &wire.UserMessage{Content: "hurry", Source: "command", CommandID: "c-hurry"})
+	p.add("r1", "coder", exec, &wire.NodeComplete{Output: wire.RawString("done")})
+	s := openStore(t)
+	unread := func() []string {
+		p.store(s, 100)
+		r, err := s.Answers.Status(t.Context(), wire.StatusRequest{Run: "r1"}, time.UnixMilli(p.clock), 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Unread
+	}
+	if got := unread(); got != nil {
+		t.Errorf("while it goes on: %q", got)
+	}
+	p.add("r1", wire.RunNode, "", &wire.FlowComplete{Status: wire.FlowStatusComplete})
+	if diff := cmp.Diff([]string{"stop"}, unread()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 // TestStatusOfALimit: a node that waits until a limit of its model is over hasn't failed.
 func TestStatusOfALimit(t *testing.T) {
 	p := newTape(t)

@@ -110,7 +110,7 @@ func (f *figure) statusOf(node string, now int64) wire.StatusResponse {
 	}
 	waitingFor(open, r.Agents)
 	r.AgentStatus = runStatus(r.AgentStatus, f.state, r.Agents)
-	r.WaitedMs = waitedMillis(f.state, now)
+	r.WaitedMs, r.Unread = waitedMillis(f.state, now), unreadMessages(f.state)
 	fillTimes(&r.AgentStatus, f.activityAt, now)
 	return r
 }
@@ -132,6 +132,22 @@ func (f *figure) inheritedNodes() (nodes []*table.Node) {
 	}
 	slices.SortStableFunc(nodes, func(a, b *table.Node) int { return cmp.Compare(all[a.Node].Scheduled, all[b.Node].Scheduled) })
 	return nodes
+}
+
+// maxUnread is how many messages are shown that nobody has read.
+const maxUnread = 10
+
+// unreadMessages are those that came too late for an agent of a run that has ended.
+func unreadMessages(s *wire.State) (unread []string) {
+	if s.Status != wire.RunComplete && s.Status != wire.RunAborted {
+		return nil
+	}
+	for _, m := range s.Inbox {
+		if text := m.Command.TextAt("message"); m.Command.TextAt("type") == "send" && text != "" && len(unread) < maxUnread {
+			unread = append(unread, briefText(text))
+		}
+	}
+	return unread
 }
 
 // waitedMillis is how long something of a run has waited for a person.
