@@ -28,9 +28,11 @@ type share struct {
 // refuses of several lanes, each tries again alone: only the one that it is the fault of learns why.
 func (j *joint) storeShare(ctx context.Context, l *lane, frames []*frame) error {
 	err := j.attemptShare(ctx, l, &share{frames, l.alone, make(chan error, 1), make(chan struct{})})
-	if l.alone = errors.Is(err, errJoint); l.alone {
+	if errors.Is(err, errJoint) {
+		l.alone = true
 		return errProgress
 	}
+	l.alone = l.alone && err != nil // until it is clear whose fault it is
 	return err
 }
 

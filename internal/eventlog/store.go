@@ -51,7 +51,7 @@ func (l *lane) tryStore(ctx context.Context, frames []*frame) error {
 		return err
 	}
 	err = l.attemptStore(ctx, pending)
-	if err == nil || ctx.Err() != nil {
+	if err == nil || ctx.Err() != nil || errors.Is(err, errProgress) {
 		return err
 	}
 	if serverCode(err) != 0 {
