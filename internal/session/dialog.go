@@ -157,6 +157,9 @@ func (d *Dialog) noteLine(line []byte) {
 		case c.Type == "tool_use" && c.Name == d.Tool && isSame(c.Input, d.Input):
 			if l.Message.ID != d.message {
 				d.message, d.open = l.Message.ID, nil
+				if d.read && d.result == nil { // what it was taken for was never answered
+					d.Call = ""
+				}
 			}
 			d.open = append(d.open, c.ID)
 			if d.Call == "" && d.read {

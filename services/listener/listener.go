@@ -44,7 +44,7 @@ type Listener struct {
 	logger  *slog.Logger
 	slots   chan struct{} // of requests that are dealt with at the same time
 
-	seats sync.Map // hooks that wait, by seatKey
+	seats sync.Map // calls that a hook waits for, by seatKey
 
 	mu     sync.Mutex
 	tales  map[string]*tale // by session

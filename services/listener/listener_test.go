@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -223,6 +224,47 @@ func TestCallMadeAgain(t *testing.T) {
 		t.Errorf("it says %s", got)
 	}
 	s.awaitStory("start tidy up\nasked Bash toolu_2\nallow by terminal")
+}
+
+// A call that a session which died had begun, and that never had a result, isn't the one that is made again.
+func TestCallOfDeadSession(t *testing.T) {
+	s := newScene(t)
+	s.ask()
+	said := s.fire(t.Context(), report.PermissionRequest, bash)
+	s.awaitStory("start tidy up\nasked Bash toolu_1")
+	s.add(s.transcript(), `{"type":"assistant","uuid":"00000000-0000-4000-8000-000000000003","message":{"id":"m2","content":[{"type":"tool_use","id":"toolu_2","name":"Bash","input":{"command":"rm -r x"}}]}}`)
+	s.add(s.transcript(), `{"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"toolu_2","is_error":false}]},"toolUseResult":{}}`)
+	if got := said(); got != "" {
+		t.Errorf("it says %s", got)
+	}
+	s.awaitStory("start tidy up\nasked Bash toolu_1\nallow by terminal")
+}
+
+// Hooks of equal calls that fire at the same moment have requests of their own.
+func TestEqualCallsAtOnce(t *testing.T) {
+	s := newScene(t)
+	s.ask()
+	for n := 2; n <= 4; n++ {
+		s.add(s.transcript(), fmt.Sprintf(`{"type":"assistant","uuid":"00000000-0000-4000-8000-00000000001%d","message":{"content":[{"type":"tool_use","id":"toolu_%d","name":"Bash","input":{"command":"rm -r x"}}]}}`, n, n))
+	}
+	ctx, end := context.WithCancel(t.Context())
+	var hooks []func() string
+	for range 4 {
+		hooks = append(hooks, s.fire(ctx, report.PermissionRequest, bash))
+	}
+	s.until("four requests", func() bool {
+		story := s.story()
+		for n := 1; n <= 4; n++ {
+			if strings.Count(story, fmt.Sprintf("asked Bash toolu_%d\n", n)) != 1 {
+				return false
+			}
+		}
+		return true
+	})
+	end()
+	for _, said := range hooks {
+		said()
+	}
 }
 
 // Two calls of a message that are the same are two requests, each decided for itself.

@@ -36,9 +36,12 @@ func (l *Listener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, http.StatusText(status), status)
 		return
 	}
-	if _, taken := l.seats.Load(seatKey{session, rep.Call}); taken && rep.Event == report.PermissionRequest {
-		http.Error(w, errTaken.Error(), http.StatusConflict)
-		return
+	if key := (seatKey{session, rep.Call}); rep.Event == report.PermissionRequest {
+		if _, taken := l.seats.LoadOrStore(key, true); taken {
+			http.Error(w, errTaken.Error(), http.StatusConflict)
+			return
+		}
+		defer l.seats.Delete(key)
 	}
 	w.WriteHeader(http.StatusOK)
 	_ = http.NewResponseController(w).Flush() // a hook that is gone doesn't wait

@@ -232,7 +232,6 @@ func (t *tale) askPerson(ctx context.Context, rep report.Report) (*waitingHook, 
 	}
 	s := &waitingHook{t: t, call: rep.Call, verdict: make(chan report.Verdict, 1)}
 	q.seat = s
-	t.l.seats.Store(seatKey{rep.Session, rep.Call}, s)
 	if q.decision != nil {
 		s.verdict <- q.decision.verdict
 	}
@@ -250,7 +249,6 @@ func orNull(input json.RawMessage) []byte {
 func (s *waitingHook) leaveHook() {
 	s.t.mu.Lock()
 	defer s.t.mu.Unlock()
-	s.t.l.seats.CompareAndDelete(seatKey{s.t.session, s.call}, s)
 	if q := s.t.asked[s.call]; q != nil && q.seat == s { // the hook has ended; it may have told why
 		q.seat, q.gone = nil, time.Now().Add(sweepTime)
 	}

@@ -304,9 +304,10 @@ func TestMessageBehindTheLastTurn(t *testing.T) {
 		order []wire.Command
 		want  []string
 	}{
-		"one":    {[]wire.Command{{Type: "send", Message: "stop"}}, []string{"a: stop"}},
-		"two":    {[]wire.Command{{Type: "send", Message: "wait"}, {Type: "send", Message: "stop"}}, []string{"a: wait", "a: stop"}},
-		"paused": {[]wire.Command{{Type: "send", Message: "stop"}, {Type: "pause"}, {Type: "resume"}}, []string{"a: stop"}},
+		"one":            {[]wire.Command{{Type: "send", Message: "stop"}}, []string{"a: stop"}},
+		"two":            {[]wire.Command{{Type: "send", Message: "wait"}, {Type: "send", Message: "stop"}}, []string{"a: wait", "a: stop"}},
+		"behind a pause": {[]wire.Command{{Type: "pause"}, {Type: "send", Message: "stop"}, {Type: "resume"}}, []string{"a: stop"}},
+		"paused":         {[]wire.Command{{Type: "send", Message: "stop"}, {Type: "pause"}, {Type: "resume"}}, []string{"a: stop"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T) {
@@ -316,6 +317,7 @@ func TestMessageBehindTheLastTurn(t *testing.T) {
 						obedient(a)
 						return
 					}
+					a.over.Store(true)
 					a.turn()
 					<-time.After(5 * time.Second)
 					a.say(&wire.AgentComplete{Result: "first"}, "")

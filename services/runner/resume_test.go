@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -77,6 +78,7 @@ type act struct {
 	messages    chan agent.Message
 	once        sync.Once
 	interrupted chan struct{}
+	over        atomic.Bool // it takes no message any more
 	yield       func(*wire.Event, error) bool
 }
 
@@ -107,6 +109,9 @@ func (a *act) intend(call string) bool {
 }
 
 func (a *act) Send(_ context.Context, m agent.Message) error {
+	if a.over.Load() {
+		return agent.ErrEnded
+	}
 	a.messages <- m
 	return nil
 }

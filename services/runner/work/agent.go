@@ -72,8 +72,8 @@ func (x *execution) replaceSession(ctx context.Context, d *drive, events []*wire
 	switch {
 	case errors.Is(err, errSessionNotFound):
 		return x.startAfresh(ctx, d)
-	case errors.Is(err, errUnheard):
-		return x.goOnWith(ctx, d.unheardMessages())
+	case errors.Is(err, errLate):
+		return x.goOnWith(ctx, d.late)
 	case !errors.Is(err, agent.ErrLost):
 		return events, err
 	case d.attaches:

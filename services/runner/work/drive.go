@@ -41,7 +41,7 @@ type drive struct {
 	start   *wire.AgentStart  // what the agent is asked
 	files   *files            // nil until it has named one
 	given   []wire.InboxEntry // of giveMessage
-	heard   map[string]bool   // commands of which the agent has said that it has read them
+	late    []wire.InboxEntry // of these, those for which the agent, which had ended its turn, took no message any more
 	rest    *rest
 	calls   *calls
 	waits   waits
@@ -56,8 +56,8 @@ var (
 	errParked = errors.New("the agent waits for an answer")
 	// errSessionNotFound says that the agent doesn't know the session.
 	errSessionNotFound = errors.New("session not found")
-	// errUnheard says that a message came when the agent had ended its turn, and had no input any more.
-	errUnheard = errors.New("a message came behind the agent's last turn")
+	// errLate says that a message came when the agent had ended its turn, and had no input any more.
+	errLate = errors.New("a message came behind the agent's last turn")
 )
 
 // interruptGrace is how long an agent may take to come to a safe point.
@@ -189,8 +189,11 @@ func (d *drive) concludeSession(ctx context.Context, forced bool, last []*wire.E
 		d.exec.cfg.AgentFailures.WithLabelValues(d.start.Provider).Inc()
 		return last, d.exec.agentFailure(failed)
 	}
-	if len(d.unheardMessages()) > 0 {
-		return nil, errUnheard
+	switch {
+	case len(d.late) > 0:
+		return nil, errLate
+	case d.can.Lingers && d.exec.halt.isTold() && d.hasUnread(ctx):
+		return nil, d.exec.endHalted() // who goes on with the agent gives it
 	}
 	output, err := d.outcome.Output()
 	if err != nil {
@@ -199,17 +202,24 @@ func (d *drive) concludeSession(ctx context.Context, forced bool, last []*wire.E
 	return append(last, d.exec.completeEvent(output)), nil
 }
 
-// unheardMessages returns the messages that the agent was given and hasn't read: they came when it had ended its turn.
-func (d *drive) unheardMessages() (unheard []wire.InboxEntry) {
-	if !d.can.Lingers {
-		return nil
+// hasUnread reports whether a message to the agent has come that it wasn't given, since it is told to come to a safe point.
+func (d *drive) hasUnread(ctx context.Context) bool {
+	x := d.exec
+	if err := x.log.writer.Flush(ctx); err != nil {
+		return false // the end can't be stored either
 	}
-	for _, m := range d.given {
-		if m.Command.TextAt("type") == "send" && !d.heard[m.ID] {
-			unheard = append(unheard, m)
-		}
+	s, err := x.cfg.Runs.State(ctx, x.offer.RunID)
+	if err != nil {
+		return false
 	}
-	return unheard
+	return slices.ContainsFunc(s.Inbox, func(m wire.InboxEntry) bool {
+		return isTo(m, x.offer) && !slices.ContainsFunc(d.given, func(g wire.InboxEntry) bool { return g.ID == m.ID })
+	})
+}
+
+// isTo reports whether an entry of a run's inbox is a message to an execution.
+func isTo(m wire.InboxEntry, of *wire.NodeOffer) bool {
+	return m.Command.TextAt("type") == "send" && m.Node == of.NodeID && (m.Exec == "" || m.Exec == of.ExecID)
 }
 
 // markPaused says on record why the agent came to a safe point, or was ended before.
@@ -241,12 +251,6 @@ func (d *drive) recordEvents() (last []*wire.Event, err error) {
 			e.SessionID = d.outcome.SessionID
 		}
 		d.outcome.Observe(e)
-		if m, ok := e.Payload.(*wire.UserMessage); ok && m.CommandID != "" {
-			if d.heard == nil {
-				d.heard = make(map[string]bool)
-			}
-			d.heard[m.CommandID] = true
-		}
 		if isTerminal(e) {
 			last = append(last, e)
 			continue
@@ -468,7 +472,7 @@ func (d *drive) beginPassing() {
 	}
 	d.tasks.Go(func() {
 		if d.first != "" {
-			d.sendMessage(d.live, agent.Message{Content: d.first})
+			_ = d.sendMessage(d.live, agent.Message{Content: d.first}) // it is told
 		}
 		for _, m := range d.again {
 			d.giveMessage(d.live, m)
@@ -502,17 +506,20 @@ func (d *drive) giveMessage(ctx context.Context, m wire.InboxEntry) {
 	if cmd.Type != run.CommandNotice {
 		d.rest.noteAnswer(answers)
 	}
-	d.sendMessage(ctx, agent.Message{
+	err := d.sendMessage(ctx, agent.Message{
 		CommandID: m.ID, Content: cmd.Message, Interrupt: cmd.Interrupt, Answers: answers, Notice: cmd.Type == run.CommandNotice,
 	})
+	if errors.Is(err, agent.ErrEnded) && d.can.Lingers && isTo(m, d.exec.offer) {
+		d.late = append(d.late, m)
+	}
 }
 
-func (d *drive) sendMessage(ctx context.Context, m agent.Message) {
+func (d *drive) sendMessage(ctx context.Context, m agent.Message) error {
 	err := d.session.Send(ctx, m)
-	isLate := d.can.Lingers && errors.Is(err, agent.ErrEnded) // another session gives it
-	if err != nil && !isLate && ctx.Err() == nil {
+	if err != nil && !(d.can.Lingers && errors.Is(err, agent.ErrEnded)) && ctx.Err() == nil {
 		d.exec.cfg.Logger.Warn("message not delivered", "run", d.exec.offer.RunID, "node", d.exec.offer.NodeID, "command", m.CommandID, "error", err)
 	}
+	return err
 }
 
 // watchFiles watches the file that a call names, if it is one of the agent's

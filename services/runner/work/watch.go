@@ -205,9 +205,7 @@ func (w *watch) stillWanted() bool {
 // nil if there is none.
 func (w *watch) nextMessage(passed map[string]bool) *wire.InboxEntry {
 	for _, m := range w.view.State().Inbox {
-		kind := m.Command.TextAt("type")
-		mine := kind == "send" && m.Node == w.offer.NodeID && (m.Exec == "" || m.Exec == w.offer.ExecID)
-		if mine && !passed[m.ID] {
+		if isTo(m, w.offer) && !passed[m.ID] {
 			return &m
 		}
 	}
