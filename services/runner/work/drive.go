@@ -516,7 +516,8 @@ func (d *drive) giveMessage(ctx context.Context, m wire.InboxEntry) {
 
 func (d *drive) sendMessage(ctx context.Context, m agent.Message) error {
 	err := d.session.Send(ctx, m)
-	if err != nil && !(d.can.Lingers && errors.Is(err, agent.ErrEnded)) && ctx.Err() == nil {
+	isLate := d.can.Lingers && errors.Is(err, agent.ErrEnded) // another session gives it
+	if err != nil && !isLate && ctx.Err() == nil {
 		d.exec.cfg.Logger.Warn("message not delivered", "run", d.exec.offer.RunID, "node", d.exec.offer.NodeID, "command", m.CommandID, "error", err)
 	}
 	return err
