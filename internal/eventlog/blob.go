@@ -92,8 +92,7 @@ func (b *blobStore) putBlob(ctx context.Context, sum string, data []byte) error 
 	if err != nil {
 		return err
 	}
-	_, err = store.PutBytes(wait, sum, data)
-	return err
+	return keys.PutObject(wait, store, sum, data)
 }
 
 // openBucket returns the bucket; the caller holds turn.

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/keys"
 	"code.wake.dev/wake/internal/seal"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -37,7 +38,7 @@ func (s *Store) storeAsBlob(ctx context.Context, runID string, at wire.Position,
 		if err != nil {
 			return nil, "", err
 		}
-		if _, err := s.blobs.PutBytes(ctx, name, stored); err != nil {
+		if err := keys.PutObject(ctx, s.blobs, name, stored); err != nil {
 			return nil, "", err
 		}
 	} else if err != nil {
