@@ -19,7 +19,7 @@ type joint struct {
 // share is what a lane is about to store.
 type share struct {
 	frames []*frame
-	alone  bool
+	alone  bool          // its lane publishes it without those of others
 	over   chan error    // has the outcome, once another lane has published it
 	turn   chan struct{} // closed when its lane is to publish
 }
@@ -36,9 +36,10 @@ func (j *joint) storeShare(ctx context.Context, l *lane, frames []*frame) error 
 	return err
 }
 
-// errJoint is the outcome for each of several lanes whose frames the server has refused together.
+// errJoint is what each lane of a batch of several gets if the server refuses that batch.
 var errJoint = errors.New("refused together with others")
 
+// attemptShare publishes a share when it is its lane's turn, or waits until another lane has.
 func (j *joint) attemptShare(ctx context.Context, l *lane, s *share) error {
 	j.mu.Lock()
 	if j.busy {

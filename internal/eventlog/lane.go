@@ -43,7 +43,7 @@ type lane struct {
 	in         chan *nats.Msg // answers to attempts, and news of another leader
 	status     chan nats.Status
 	attempts   uint64
-	alone      bool          // the next attempt is made without other lanes
+	alone      bool          // attempts are made without other lanes, until one stores something
 	incomplete int           // answers in a row that a batch is
 	parent     string        // what says to which span the batch belongs; "": none
 	maxBatch   int           // events that the server takes in a batch

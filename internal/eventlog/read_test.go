@@ -46,7 +46,7 @@ func TestReadByKinds(t *testing.T) {
 		if diff := cmp.Diff(want, read(q)); diff != "" {
 			t.Errorf("%d nodes:\n%s", nodes, diff)
 		}
-		if n, most := queued(t, p, asked), 1+2*2*len(q.Kinds); n > most {
+		if n, most := messageCount(t, p, asked), 1+2*2*len(q.Kinds); n > most {
 			t.Errorf("%d nodes: %d questions, want at most %d", nodes, n, most)
 		}
 		q.From, q.To = 4, uint64(4*nodes)-1
@@ -54,18 +54,18 @@ func TestReadByKinds(t *testing.T) {
 			t.Errorf("a part of %d nodes:\n%s", nodes, diff)
 		}
 		q = eventlog.Query{Run: "another", Kinds: q.Kinds}
-		before := queued(t, p, asked)
+		before := messageCount(t, p, asked)
 		if got := read(q); got != nil {
 			t.Errorf("of a run that isn't there: %v", got)
 		}
-		if n := queued(t, p, asked) - before; n != 1 {
+		if n := messageCount(t, p, asked) - before; n != 1 {
 			t.Errorf("%d questions for nothing", n)
 		}
 	}
 }
 
-// queued returns how many messages have come of what the process has sent so far.
-func queued(t *testing.T, p process, s *nats.Subscription) int {
+// messageCount returns how many messages have come of what the process has sent so far.
+func messageCount(t *testing.T, p process, s *nats.Subscription) int {
 	t.Helper()
 	if err := p.Conn().Flush(); err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func TestClaimBehind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := queued(t, p, asked); n != 0 {
+	if n := messageCount(t, p, asked); n != 0 {
 		t.Errorf("%d questions for the message that is known", n)
 	}
 	m, found, err := p.LastMessage(t.Context(), "r", "n")
@@ -98,11 +98,11 @@ func TestClaimBehind(t *testing.T) {
 		t.Fatalf("%t, %v", found, err)
 	}
 	appendTo(t, w, text("since"))
-	before := queued(t, p, asked)
+	before := messageCount(t, p, asked)
 	if _, err := p.Claim(t.Context(), "r", "n", eventlog.Claim{Runner: "b", Last: &m}); !errors.Is(err, eventlog.ErrFenced) {
 		t.Errorf("the node has got on: %v", err)
 	}
-	if n := queued(t, p, asked) - before; n != 1 {
+	if n := messageCount(t, p, asked) - before; n != 1 {
 		t.Errorf("%d questions where the node has got on", n)
 	}
 	appendTo(t, w, text("after"))

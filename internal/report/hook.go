@@ -126,7 +126,7 @@ func (h Hook) waitForVerdict(ctx context.Context, address Address, r Report, in 
 	}
 	wait, stop := context.WithCancel(ctx)
 	defer stop()
-	answer, err := h.ask(wait, address, &r, d)
+	answer, err := h.sendRequest(wait, address, &r, d)
 	if wait.Err() == nil && (err != nil || answer == nil) {
 		return err // the dialog is all there is
 	}
@@ -201,8 +201,8 @@ func awaitFile(has func() bool) {
 	}
 }
 
-// ask reports a request, and returns what follows; nil if there is no listener. Of calls that are equal another hook may ask about the first.
-func (h Hook) ask(ctx context.Context, address Address, r *Report, d *session.Dialog) (io.ReadCloser, error) {
+// sendRequest reports a request, and returns what follows; nil if there is no listener. Of calls that are equal another hook may ask about the first.
+func (h Hook) sendRequest(ctx context.Context, address Address, r *Report, d *session.Dialog) (io.ReadCloser, error) {
 	for {
 		answer, err := h.send(ctx, address, *r)
 		if !errors.Is(err, errTaken) {
@@ -214,7 +214,7 @@ func (h Hook) ask(ctx context.Context, address Address, r *Report, d *session.Di
 	}
 }
 
-// newAsk is the id of a request whose call isn't known.
+// newAsk makes an id for a request of which the session's file has no call.
 func newAsk() string { return "ask-" + rand.Text()[:12] }
 
 // fetchVerdict waits for the decision behind a report. A listener that goes while it is waited for is expected back.

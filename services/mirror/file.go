@@ -131,8 +131,8 @@ func (f *file) readLog(ctx context.Context) (log told, err error) {
 	return log, nil
 }
 
-// rest returns what waits for another line, and what the log lacks of it.
-func (r *fileState) rest() []*wire.Event {
+// untoldRest returns what waits for another line, and what the log lacks of it.
+func (r *fileState) untoldRest() []*wire.Event {
 	return slices.DeleteFunc(r.events.Rest(), func(e *wire.Event) bool {
 		p, is := e.Payload.(*wire.Usage)
 		return is && p.MessageID != "" && r.log.counted[p.MessageID]
@@ -144,7 +144,7 @@ func (f *file) tellRest(ctx context.Context) error {
 	if err := f.openFile(ctx); err != nil {
 		return err
 	}
-	rest := f.state.rest()
+	rest := f.state.untoldRest()
 	if len(rest) == 0 {
 		return nil
 	}
@@ -265,7 +265,7 @@ func (f *file) addLine(text []byte) {
 		return
 	}
 	if l.Fresh && r.log.rested { // the normalizer has it still
-		c.events, r.log.rested = append(c.events, r.rest()...), false
+		c.events, r.log.rested = append(c.events, r.untoldRest()...), false
 	}
 	events := r.events.Line(time.Now().UnixMilli(), text)
 	if l.Fresh {

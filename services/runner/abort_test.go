@@ -100,7 +100,7 @@ nodes:
 	}
 }
 
-// Where a flow goes on behind a flow node whose time is over, what follows works in the folder when nothing of that node's run does any more.
+// A node behind a flow node whose time is over begins when no worker acts for the run of that flow node any more: both work in one folder.
 func TestFollowerWaitsForChild(t *testing.T) {
 	for name, then := range map[string]string{
 		"agent": `{id: then, type: agent, input: {prompt: then}}`,

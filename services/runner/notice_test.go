@@ -297,8 +297,8 @@ nodes:
 	})
 }
 
-// A message to an agent that has ended its turn, and whose program reads none any more, is told to it in another program. What the first one had
-// to say is no output then.
+// An agent that has ended its turn goes on with a message that its program, which hasn't exited yet, doesn't read any more: in another program.
+// The first program's answer is no output then.
 func TestMessageBehindTheLastTurn(t *testing.T) {
 	for name, test := range map[string]struct {
 		order []wire.Command

@@ -188,8 +188,8 @@ func (p *Provider) Start(ctx context.Context, r agent.Request) (agent.Session, e
 		return nil, errors.New("claude: a new session has no message to go back to")
 	}
 	var prompts []wire.Raw
+	var err error
 	if !r.Resume || !bytes.Equal(r.Prompt, wire.Null) {
-		var err error
 		if prompts, err = promptContents(r.Prompt); err != nil {
 			return nil, err
 		}
@@ -199,7 +199,6 @@ func (p *Provider) Start(ctx context.Context, r agent.Request) (agent.Session, e
 	}
 	d := p.withDefaults(r)
 	r.StartTimeout = cmp.Or(r.StartTimeout, startTimeout)
-	var err error
 	if r.Options.Model, err = modelOf(r); err != nil {
 		d.Logger.Warn("model of the session not known: the program chooses it", "error", err)
 	}
