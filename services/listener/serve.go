@@ -38,7 +38,7 @@ func (l *Listener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if key := (seatKey{session, rep.Call}); rep.Event == report.PermissionRequest {
 		if _, taken := l.seats.LoadOrStore(key, true); taken {
-			http.Error(w, errTaken.Error(), http.StatusConflict)
+			http.Error(w, "another hook waits for the call", http.StatusConflict)
 			return
 		}
 		defer l.seats.Delete(key)

@@ -195,10 +195,7 @@ func (t *tale) appendEvents(ctx context.Context, events ...*wire.Event) (pos uin
 // errMuch is returned to a session that asks for too much at the same time.
 var errMuch = errors.New("listener: the session asks for too much at the same time")
 
-// errTaken is returned for a call that another hook waits for.
-var errTaken = errors.New("listener: another hook waits for the call")
-
-// askPerson stores a request, and has its hook wait. A hook that reports again waits for its open request.
+// askPerson stores a request, and has its hook wait, which is the only one that asks about the call. A hook that reports again waits for its open request.
 func (t *tale) askPerson(ctx context.Context, rep report.Report) (*waitingHook, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -207,9 +204,6 @@ func (t *tale) askPerson(ctx context.Context, rep report.Report) (*waitingHook, 
 		return nil, err
 	}
 	q := t.asked[rep.Call]
-	if q != nil && q.seat != nil {
-		return nil, errTaken
-	}
 	if q == nil {
 		if len(t.asked) >= maxPerTale {
 			return nil, errMuch
