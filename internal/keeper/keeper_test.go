@@ -759,3 +759,24 @@ func TestLongLine(t *testing.T) {
 		t.Errorf("it got %q, and said so at %d", &said, last)
 	}
 }
+
+// TestQuitAtOnce shows that a keeper that is to end at once doesn't wait for a program that an earlier order gave time.
+func TestQuitAtOnce(t *testing.T) {
+	each(t, func(t *testing.T, fence keeper.Fence) {
+		b := open(t, fence)
+		p := b.start(process.Config{Argv: []string{"sh", "-c", `
+			trap 'echo > "$DIR/told"' TERM; echo > "$DIR/begun"; while :; do echo >> "$DIR/works"; sleep 0.01; done`}})
+		b.until("it has begun", func() bool { return b.mark("begun") != "" })
+		go func() { _ = p.End(time.Hour) }()
+		b.until("it is told to end", func() bool { return b.mark("told") != "" })
+		if err := b.keeper.Quit(0); err != nil {
+			t.Fatal(err)
+		}
+		if !b.rests("works") {
+			t.Error("the program goes on")
+		}
+		if _, err := os.Stat(filepath.Join(b.config.Dir, "socket")); err == nil { // a keeper that is killed leaves it
+			t.Error("the keeper hasn't ended by itself")
+		}
+	})
+}

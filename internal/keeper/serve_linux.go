@@ -347,13 +347,13 @@ func (s *server) isEnding() bool {
 
 func (s *server) stop() { s.once.Do(func() { close(s.over) }) }
 
-// endAll ends all programs, and then the guard with what is left.
+// endAll ends all programs, and then the guard with what is left. Without a grace nothing waits for an earlier order that gives them one.
 func (s *server) endAll(grace time.Duration) {
 	s.mu.Lock()
-	if s.frozen {
-		grace = 0
-	}
 	running := slices.Collect(maps.Values(s.programs))
+	if s.frozen || grace <= 0 {
+		running = nil
+	}
 	s.mu.Unlock()
 	var ending sync.WaitGroup
 	for _, p := range running {

@@ -9,6 +9,7 @@ import (
 	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/internal/natstest"
 	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner"
 )
 
 // What an agent was at work on when its run was aborted, or its time was over, comes to an end on record, and what it has cost counts.
@@ -102,9 +103,11 @@ nodes:
 
 // A node behind a flow node whose time is over begins when no worker acts for the run of that flow node any more: both work in one folder.
 func TestFollowerWaitsForChild(t *testing.T) {
-	for name, then := range map[string]string{
-		"agent": `{id: then, type: agent, input: {prompt: then}}`,
-		"flow":  `{id: then, type: flow, input: {flow: {name: sub, nodes: [{id: b, type: agent, input: {prompt: then}}]}}}`,
+	const child, then = `{id: a, type: agent, input: {prompt: a}}`, `{id: then, type: agent, input: {prompt: then}}`
+	for name, nodes := range map[string][2]string{
+		"agent":      {child, then},
+		"flow":       {child, `{id: then, type: flow, input: {flow: {name: sub, nodes: [{id: b, type: agent, input: {prompt: then}}]}}}`},
+		"grandchild": {`{id: g, type: flow, input: {flow: {name: below, nodes: [` + child + `]}}}`, then},
 	} {
 		t.Run(name, func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T) {
@@ -128,8 +131,8 @@ nodes:
   - id: work
     type: flow
     policy: {timeoutMs: 20000, continueOnError: true}
-    input: {flow: {name: sub, nodes: [{id: a, type: agent, input: {prompt: a}}]}}
-  - `+then+"\nedges:\n  - {from: work, to: then}\n")
+    input: {flow: {name: sub, nodes: [`+nodes[0]+`]}}
+  - `+nodes[1]+"\nedges:\n  - {from: work, to: then}\n")
 				begun := time.Now()
 				s, entries := b.ended("run1")
 				if took := time.Since(begun); s.NodeStatus["then"] != wire.NodeDone || took > time.Minute {
@@ -138,6 +141,54 @@ nodes:
 			})
 		})
 	}
+}
+
+// Nor does a new owner go on beside a child that a former one has told to end.
+func TestNewOwnerWaitsForChild(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		var atWork, begun atomic.Int64
+		p := &scripted{say: func(ctx context.Context, r agent.Request) (string, error) {
+			if n := atWork.Add(1); n > 1 {
+				t.Errorf("%d agents are at work", n)
+			}
+			defer atWork.Add(-1)
+			if text, _ := r.Prompt.Text(); text == "then" {
+				return "done", nil
+			}
+			second := begun.Add(1) == 2
+			<-ctx.Done()
+			if second {
+				<-time.After(12 * time.Second)
+			}
+			return "", ctx.Err()
+		}}
+		dir := t.TempDir()
+		folder := func(c *runner.Config) { c.Workspaces = dir }
+		stopFolder := b.runner("folder", p, folder)
+		b.submit("run1", `
+name: f
+workspace: shared
+nodes:
+  - id: work
+    type: flow
+    policy: {timeoutMs: 60000, continueOnError: true}
+    input: {flow: {name: sub, nodes: [{id: a, type: agent, input: {prompt: a}}]}}
+  - {id: then, type: agent, input: {prompt: then}}
+edges:
+  - {from: work, to: then}
+`)
+		b.awaits("the first agent", func() bool { return begun.Load() == 1 })
+		stopOwner := b.runner("owner", p)
+		stopFolder()
+		b.runner("folder", p, folder)
+		b.awaits("the second agent", func() bool { return begun.Load() == 2 })
+		b.awaits("the end of the child", func() bool { return count(b.read("run1.work#1"), wire.TypeFlowAborted) == 1 })
+		stopOwner()
+		if s, entries := b.ended("run1"); s.NodeStatus["then"] != wire.NodeDone {
+			t.Error(story(entries))
+		}
+	})
 }
 
 // An owner tells a child nothing whose end was that of its node, and the next round of a loop doesn't wait for that child.

@@ -314,7 +314,11 @@ func (r *Runner) Run(ctx context.Context) error {
 	part(&basis, base, "size of the log", r.capacity.Watch)
 	part(&basis, base, "shared budgets", r.purse.Follow)
 	part(&basis, base, "frozen agents", r.watchKeepers)
-	part(&incoming, ctx, "keepers", workers.Sweep)
+	// What a former process has left of an execution that is over ends before anything begins in its folder.
+	if err := workers.Sweep(ctx); err != nil {
+		r.logger.Warn("keepers not looked after", "error", err)
+	}
+	part(&incoming, ctx, "keepers", workers.KeepSwept)
 	part(&incoming, ctx, "folders of removed runs", r.dropRemovedFolders)
 	if f.folders != nil {
 		part(&incoming, ctx, "snapshots of folders", func(ctx context.Context) error { return r.servePacks(ctx, f.folders) })

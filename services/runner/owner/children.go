@@ -120,16 +120,20 @@ func (c *children) sharesLeft() bool {
 	return false
 }
 
-// isStill reports whether no process acts for a node of a run any more, as far as this one has seen.
+// isStill reports whether no process acts for a node of a run any more, nor of those that it has begun, as far as this one has seen.
 func (c *children) isStill(ctx context.Context, id string) bool {
 	cfg := c.owner.cfg
 	s, err := cfg.Runs.State(ctx, id)
-	if err != nil {
+	if err != nil || len(cfg.Registry.Called(id)) > 0 {
 		return false
 	}
 	for node, n := range s.Nodes {
 		key := lease.Key{Run: id, Node: node}
 		if node != wire.RunNode && n.Holder != "" && !cfg.Leases.Free(key, lease.Claimant{Runner: n.Runner, Process: n.Holder}) {
+			return false
+		}
+		below := run.ChildID(id, n.Exec)
+		if isFlow := n.Type == string(flow.TypeFlow); isFlow && (n.Open() || isWithdrawn(n)) && (c.isActive(below) || !c.isStill(ctx, below)) {
 			return false
 		}
 	}
@@ -409,7 +413,7 @@ func (c *children) abortLeft(ctx context.Context) error {
 			if err := c.endCalled(ctx, id); err != nil {
 				return err
 			}
-			if c.isActive(id) {
+			if c.isActive(id) || !c.isStill(ctx, id) {
 				c.subscribeChild(exec, id).told = true
 			}
 		}

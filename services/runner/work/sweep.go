@@ -10,24 +10,31 @@ import (
 	"code.wake.dev/wake/services/runner/internal/view"
 )
 
-// Sweep ends the keepers that no worker of this runner comes back to, until ctx ends: their
-// execution is over, or another runner has claimed the node. It looks once in a lease's time: what
-// is left then is frozen, or soon will be.
+// Sweep ends the keepers that no worker of this runner comes back to: their execution is over, or another runner has
+// claimed the node.
 func (ws *Workers) Sweep(ctx context.Context) error {
 	if ws.cfg.Shelf == nil {
 		return nil
 	}
+	labels, err := ws.cfg.Shelf.List()
+	if err != nil {
+		return err
+	}
+	for _, l := range labels {
+		if err := ws.sweepKeeper(ctx, l); err != nil && ctx.Err() == nil {
+			ws.cfg.Logger.Warn("keeper not looked after", "run", l.Run, "node", l.Node, "error", err)
+		}
+	}
+	return nil
+}
+
+// KeepSwept sweeps once in a lease's time, until ctx ends: what is left then is frozen, or soon will be.
+func (ws *Workers) KeepSwept(ctx context.Context) error {
 	for ctx.Err() == nil {
-		labels, err := ws.cfg.Shelf.List()
-		if err != nil {
+		pull.Sleep(ctx, ws.cfg.Leases.TTL())
+		if err := ws.Sweep(ctx); err != nil {
 			return err
 		}
-		for _, l := range labels {
-			if err := ws.sweepKeeper(ctx, l); err != nil && ctx.Err() == nil {
-				ws.cfg.Logger.Warn("keeper not looked after", "run", l.Run, "node", l.Node, "error", err)
-			}
-		}
-		pull.Sleep(ctx, ws.cfg.Leases.TTL())
 	}
 	return nil
 }
