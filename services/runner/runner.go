@@ -350,12 +350,13 @@ func isLasting(err error) bool {
 // makeParts makes the owners, the workers, and the intake that hands them their work.
 func (r *Runner) makeParts(f footing) (*work.Workers, *intake.Intake) {
 	cfg, m, anchorEvery := r.cfg, r.metrics, f.maxAge/anchorParts
+	offers := queue.NewOffers()
 	private := append(slices.Clone(cfg.Private), cfg.Workspaces)
 	owners := owner.New(owner.Config{
 		ID: cfg.ID, Workspaces: cfg.Workspaces, User: cfg.User, OfferAgain: cfg.OfferAgain, WorkspaceGrace: cfg.WorkspaceGrace,
 		Process: f.process, MaxTrials: cfg.MaxTrials, NodeTrials: cfg.NodeTrials,
 		AnchorEvery: anchorEvery, ParkAfter: cfg.ParkAfter, Draining: r.draining,
-		Log: r.log, Logger: r.logger, Leases: f.leases, Runs: r.runs, Commands: r.commands, Queue: r.queue,
+		Log: r.log, Logger: r.logger, Leases: f.leases, Runs: r.runs, Commands: r.commands, Queue: r.queue, Offers: offers,
 		Registry: f.active, Capacity: r.capacity, Purse: r.purse, Owned: r.owned, Kept: f.folders, Private: private,
 		TakenOver: m.takenOver.WithLabelValues(ofRuns), Lost: m.lost.WithLabelValues(ofRuns), Parked: m.parked, Woken: m.woken, SetAside: m.setAside,
 	})
@@ -370,7 +371,7 @@ func (r *Runner) makeParts(f footing) (*work.Workers, *intake.Intake) {
 	})
 	return workers, intake.New(intake.Config{
 		ID: cfg.ID, Pools: cfg.Pools, Slots: r.slots, Resting: r.resting,
-		Log: r.log, Logger: r.logger, Leases: f.leases, Runs: r.runs, Commands: r.commands, Queue: r.queue,
+		Log: r.log, Logger: r.logger, Leases: f.leases, Runs: r.runs, Commands: r.commands, Queue: r.queue, Offers: offers,
 		Registry: f.active, Capacity: r.capacity, Owned: r.owned, Owners: owners, Workers: workers,
 		RunWait: m.waited.WithLabelValues(ofRuns), NodeWait: m.waited.WithLabelValues(ofNodes),
 	})

@@ -465,24 +465,28 @@ func TestS10Slots(t *testing.T) {
 // S10: what waits for room when the run is aborted never begins, and leaves the
 // queue.
 func TestS10Clear(t *testing.T) {
-	natstest.Bubble(t, func(t *testing.T) {
-		b := newBench(t)
-		p := gated(nil)
-		b.runner("r1", p, func(c *runner.Config) { c.MaxAgents = 2 })
-		b.submit("run1", five)
-		b.awaits("two agents", func() bool { return count(b.read("run1"), wire.TypeAgentStart) == 2 })
-		<-time.After(time.Minute)
-		if n := b.waiting(); n < 3 {
-			t.Errorf("%d offers wait", n)
-		}
-		b.command("run1", wire.Command{Type: "abort"})
-		b.ended("run1")
-		<-time.After(10 * time.Minute)
-		entries := b.read("run1")
-		if len(p.started()) != 2 || count(entries, wire.TypeNodeStart) != 2 || b.waiting() != 0 {
-			t.Errorf("%v were started, %d offers wait:\n%s", p.started(), b.waiting(), story(entries))
-		}
-	})
+	for name, queued := range map[string]bool{"": false, "workspace: shared": true} { // whose nodes any runner may take
+		t.Run(name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T) {
+				b := newBench(t)
+				p := gated(nil)
+				b.runner("r1", p, func(c *runner.Config) { c.MaxAgents = 2 })
+				b.submit("run1", name+five)
+				b.awaits("two agents", func() bool { return count(b.read("run1"), wire.TypeAgentStart) == 2 })
+				<-time.After(time.Minute)
+				if n := b.waiting(); queued && n < 3 || !queued && n != 0 {
+					t.Errorf("%d offers wait in the queue", n)
+				}
+				b.command("run1", wire.Command{Type: "abort"})
+				b.ended("run1")
+				<-time.After(10 * time.Minute)
+				entries := b.read("run1")
+				if len(p.started()) != 2 || count(entries, wire.TypeNodeStart) != 2 || b.waiting() != 0 {
+					t.Errorf("%v were started, %d offers wait:\n%s", p.started(), b.waiting(), story(entries))
+				}
+			})
+		})
+	}
 }
 
 // runningList is what the runner keeps of what was running, empty if nothing.

@@ -33,6 +33,7 @@ type Config struct {
 	Runs     *view.Runs
 	Commands *command.Stream
 	Queue    *queue.Queue
+	Offers   *queue.Offers // of its owners
 	Registry *registry.Registry
 	Capacity *capacity.Gauge
 	Owned    *registry.Set // runs that have an owner here
@@ -80,6 +81,7 @@ func (in *Intake) Parts(hard context.Context) []Part {
 		{"alerts", in.passAlerts},
 		{"schedules", in.fireSchedules},
 		{"agents left to keepers", in.offerLeft},
+		{"offers of its owners", func(ctx context.Context) error { return in.takeOffers(ctx, hard) }},
 		{"queue of runs", func(ctx context.Context) error { return in.takeRuns(ctx, hard) }},
 	}
 	for _, pool := range append([]string{owner.PoolOf(in.cfg.ID)}, in.cfg.Pools...) {

@@ -101,31 +101,69 @@ func (in *Intake) takeNodes(ctx, hard context.Context, pool string) error {
 
 // takeNode takes an offer that has a slot.
 func (in *Intake) takeNode(ctx context.Context, m jetstream.Msg) {
-	seat := work.NewSeat(in.cfg.Slots, in.cfg.Resting)
 	offer := in.readOffer(ctx, m)
 	if offer != nil && in.isLate(ctx, m, offer) {
 		in.cfg.Queue.Ack(ctx, m)
 		offer = nil
 	}
 	if offer == nil {
-		seat.Free()
+		in.cfg.Slots.Free()
 		return
 	}
-	worker, err := in.cfg.Workers.Take(ctx, offer, seat, func(first bool) {
+	err := in.takeOffer(ctx, offer, func(first bool) {
 		if first {
 			observeWait(in.cfg.NodeWait, m)
 		}
 		in.cfg.Queue.Ack(ctx, m)
 	})
+	if errors.Is(err, lease.ErrHeld) && ctx.Err() == nil {
+		in.cfg.Queue.Again(ctx, m, in.cfg.Leases.TTL())
+	}
+}
+
+// takeOffer works on an execution that is offered and has a slot, and calls taken when the log has what the offer is for. It fails with
+// lease.ErrHeld if another process may act for the node.
+func (in *Intake) takeOffer(ctx context.Context, offer *wire.NodeOffer, taken func(first bool)) error {
+	seat := work.NewSeat(in.cfg.Slots, in.cfg.Resting)
+	worker, err := in.cfg.Workers.Take(ctx, offer, seat, taken)
 	if worker == nil {
-		in.endOffer(ctx, m, offer, err)
 		seat.Free()
-		return
+		if !errors.Is(err, lease.ErrHeld) {
+			in.logLoss(ctx, offer, err)
+		}
+		return err
 	}
 	in.tasks.Go(func() { // what has taken the offer is on no stack any more
 		in.logLoss(ctx, offer, worker.Work())
 		seat.Free()
 	})
+	return nil
+}
+
+// takeOffers works on nodes that owners of this process offer, as far as there is room.
+func (in *Intake) takeOffers(ctx, hard context.Context) error {
+	for in.cfg.Offers.Await(ctx) && in.cfg.Slots.Await(ctx) {
+		if in.cfg.Capacity.Cramped() {
+			pull.Sleep(ctx, lookAgain)
+			continue
+		}
+		if !in.cfg.Slots.Take() { // a queue was faster
+			continue
+		}
+		offer := in.cfg.Offers.Next()
+		in.tasks.Go(func() {
+			err := in.takeOffer(tracing.With(hard, offer.Trace), &offer.NodeOffer, func(first bool) {
+				if first {
+					in.cfg.NodeWait.Observe(time.Since(offer.Since).Seconds())
+				}
+			})
+			if err != nil { // the owner would offer again, later and later
+				pull.Sleep(ctx, in.cfg.Leases.TTL())
+				in.cfg.Offers.Put(offer)
+			}
+		})
+	}
+	return nil
 }
 
 // readOffer returns the offer of a message; nil if it can't be read, and has been dealt with.
@@ -173,15 +211,6 @@ func (in *Intake) isLate(ctx context.Context, m jetstream.Msg, offer *wire.NodeO
 		run = s.ParentRun // which may have gone on elsewhere, and the run follows
 	}
 	return false
-}
-
-// endOffer deals with an offer of which nothing is left to be done here.
-func (in *Intake) endOffer(ctx context.Context, m jetstream.Msg, offer *wire.NodeOffer, err error) {
-	if errors.Is(err, lease.ErrHeld) && ctx.Err() == nil {
-		in.cfg.Queue.Again(ctx, m, in.cfg.Leases.TTL())
-		return
-	}
-	in.logLoss(ctx, offer, err)
 }
 
 // logLoss says why a node has lost its worker; nil: it hasn't.

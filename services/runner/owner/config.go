@@ -41,6 +41,7 @@ type Config struct {
 	Runs     *view.Runs
 	Commands *command.Stream
 	Queue    *queue.Queue
+	Offers   *queue.Offers // to this runner
 	Registry *registry.Registry
 	Capacity *capacity.Gauge
 	Purse    *purse.Purse

@@ -6,7 +6,9 @@ import (
 
 	"code.wake.dev/wake/internal/flow"
 	"code.wake.dev/wake/internal/lease"
+	"code.wake.dev/wake/internal/tracing"
 	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner/internal/queue"
 )
 
 // maxOfferAgain is how much longer than Config.OfferAgain that wait may become.
@@ -79,17 +81,26 @@ func (o *owner) offerNode(ctx context.Context, node string, n wire.NodeState) er
 	if pool == "" || time.Since(last.at) < last.wait {
 		return nil
 	}
-	value, err := wire.Marshal(wire.NodeOffer{V: wire.Version, RunID: o.runID, NodeID: node, ExecID: n.Exec})
-	if err != nil {
-		return err
-	}
-	if _, err := o.cfg.Log.Send(ctx, o.cfg.subjectNames().QueueNode(pool), value); err != nil {
+	offer := wire.NodeOffer{V: wire.Version, RunID: o.runID, NodeID: node, ExecID: n.Exec}
+	if pool == PoolOf(o.cfg.ID) {
+		o.cfg.Offers.Put(queue.Offer{NodeOffer: offer, Trace: tracing.ParentOf(ctx), Since: time.Now()})
+	} else if err := o.sendOffer(ctx, pool, offer); err != nil {
 		return err
 	}
 	again := o.cfg.OfferAgain
 	last.at, last.wait, last.begun = time.Now(), min(max(2*last.wait, again), maxOfferAgain*again), false
 	o.noteOffer(node, last)
 	return nil
+}
+
+// sendOffer offers an execution to the runners of a pool.
+func (o *owner) sendOffer(ctx context.Context, pool string, offer wire.NodeOffer) error {
+	value, err := wire.Marshal(offer)
+	if err != nil {
+		return err
+	}
+	_, err = o.cfg.Log.Send(ctx, o.cfg.subjectNames().QueueNode(pool), value)
+	return err
 }
 
 func (o *owner) noteOffer(node string, s offerState) {

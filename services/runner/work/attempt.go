@@ -28,7 +28,7 @@ func (x *execution) beginNode(ctx context.Context, missing error) ([]*wire.Event
 	if !again {
 		start := &wire.NodeStart{NodeType: string(x.node.Type), Attempt: n.Attempt, Iteration: n.Iteration, Input: n.Input}
 		kept, noteKept := x.keepFirst(ctx, start)
-		if err := x.log.appendEvents(ctx, append(kept, &wire.Event{Payload: start})...); err != nil {
+		if err := x.log.beginEvents(ctx, append(kept, &wire.Event{Payload: start})...); err != nil {
 			return nil, err
 		}
 		noteKept()

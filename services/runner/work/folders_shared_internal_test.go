@@ -65,7 +65,7 @@ func newSharing(t *testing.T) *sharing {
 	var all folders
 	x := &execution{cfg: &Config{Kept: store, Process: "p"}, offer: &wire.NodeOffer{RunID: "run1"}, workdir: workdir{path: s.dir}, state: &wire.State{}}
 	s.kept = all.openFolder(x, unknownFolder)
-	s.a = &nodeLog{writer: logtest.Claim(t, logtest.Open(t, away), "run1", "a")}
+	s.a = &nodeLog{offer: &wire.NodeOffer{RunID: "run1", NodeID: "a", ExecID: "a#1"}, writer: logtest.Claim(t, logtest.Open(t, away), "run1", "a")}
 	s.b = &nodeLog{writer: logtest.Claim(t, log, "run1", "b")}
 	t.Cleanup(away.Close) // else the end of its log waits
 	return s

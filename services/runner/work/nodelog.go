@@ -21,6 +21,7 @@ type nodeLog struct {
 	writer *eventlog.Writer
 	away   time.Time     // since when events weren't stored in time; zero: they are
 	waited time.Duration // for how long the agent has waited for storage since
+	played bool          // the agent repeats what was recorded: nothing begins because of an event, so that only the end waits until all is stored
 	whole  bool          // the log is the agent's only memory: it waits up to [moment] for what it is told to be stored, and goes on without while storage is away
 }
 
@@ -39,6 +40,15 @@ func (l *nodeLog) appendEvents(ctx context.Context, events ...*wire.Event) error
 	l.stampEvents(events...)
 	_, err := l.writer.Append(ctx, events...)
 	return err
+}
+
+// beginEvents puts the beginning of the execution on record, which what it does waits for.
+func (l *nodeLog) beginEvents(ctx context.Context, events ...*wire.Event) error {
+	if !l.played {
+		return l.appendEvents(ctx, events...)
+	}
+	l.stampEvents(events...)
+	return l.enqueueAll(ctx, events)
 }
 
 // enqueueEvent puts an event on record and doesn't wait.
@@ -203,6 +213,9 @@ func (l *nodeLog) isStored() bool { return l.writer.Settled() }
 // isAwaited reports whether the agent waits until e is stored. It doesn't for a call that changes
 // nothing: that may as well be made again.
 func (l *nodeLog) isAwaited(e *wire.Event) bool {
+	if l.played {
+		return false
+	}
 	switch e.Payload.(type) {
 	case *wire.ToolIntent:
 		return mustStore(e)

@@ -3,6 +3,10 @@ package work
 import (
 	"errors"
 	"testing"
+	"time"
+
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // TestAwaitThawed shows that a wait that the agent spent frozen, if only its beginning, bounds nothing.
@@ -34,5 +38,24 @@ func TestAwaitThawed(t *testing.T) {
 				t.Errorf("%d waits, %v; want %d", waits, err, test.want)
 			}
 		})
+	}
+}
+
+// TestPlayedWaitsForNothing shows that an agent that only repeats what was recorded goes on before what it says is stored.
+func TestPlayedWaitsForNothing(t *testing.T) {
+	s := newSharing(t)
+	s.a.cfg = &Config{Log: s.log, PersistTimeout: 50 * time.Millisecond}
+	s.cut()
+	begin := func() error {
+		e := &wire.Event{SessionID: "s", Payload: &wire.AgentStart{Provider: "claude", Prompt: wire.Null}}
+		s.a.stampEvents(e)
+		return s.a.putEvents(t.Context(), e, []*wire.Event{e})
+	}
+	if err := begin(); !errors.Is(err, eventlog.ErrAmbiguous) {
+		t.Errorf("an agent at work goes on: %v", err)
+	}
+	s.a.played = true
+	if err := errors.Join(begin(), s.a.beginEvents(t.Context(), &wire.Event{Payload: &wire.NodeStart{NodeType: "agent", Attempt: 1}})); err != nil || s.a.isStored() {
+		t.Errorf("%v; stored: %t", err, s.a.isStored())
 	}
 }

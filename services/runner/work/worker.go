@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/flow"
 	"code.wake.dev/wake/internal/lease"
 	"code.wake.dev/wake/internal/pull"
 	"code.wake.dev/wake/internal/run"
@@ -336,6 +337,7 @@ func (w *Worker) prepareExecution(ctx context.Context) (x *execution, missing, e
 	if x.node = x.def.Node(w.offer.NodeID); x.node == nil {
 		return x, nil, fmt.Errorf("run %s: the flow has no node %s", w.offer.RunID, w.offer.NodeID)
 	}
+	x.log.played = x.node.Type == flow.TypeAgent && x.state.Fixtures != ""
 	x.seat.halt = &x.halt
 	x.span.SetAttributes(tracing.Attempt.Int(x.entry.Attempt))
 	input, missing := w.view.Input(ctx, w.offer.NodeID)
