@@ -201,8 +201,10 @@ func (p *pageWriter) writePage(events Events) (Result, error) {
 }
 
 func (p *pageWriter) addEvent(pos uint64, e *wire.Event) error {
-	p.first = cmp.Or(p.first, e.Timestamp)
-	p.last = max(p.last, e.Timestamp)
+	if !isClaim(e) {
+		p.first = cmp.Or(p.first, e.Timestamp)
+		p.last = max(p.last, e.Timestamp)
+	}
 	if run.Apply(p.state, wire.Position{Incarnation: p.run.Incarnation, Seq: pos}, e) == nil {
 		p.folded++
 	}
@@ -412,6 +414,7 @@ func (p *pageWriter) pageSummary() map[string]any {
 	if s.Result != "" {
 		status = string(s.Result)
 	}
+	end := cmp.Or(s.EndedAt, p.last)
 	labels := make([][2]string, 0, len(s.Labels))
 	for _, k := range sortedKeys(s.Labels) {
 		labels = append(labels, [2]string{timeline.Sanitize(k), timeline.Sanitize(s.Labels[k])})
@@ -419,7 +422,7 @@ func (p *pageWriter) pageSummary() map[string]any {
 	return map[string]any{
 		"Run": timeline.Sanitize(p.run.ID), "Flow": timeline.Sanitize(s.FlowName), "Status": status,
 		"Error": timeline.Sanitize(s.Error), "Reason": timeline.Sanitize(s.Reason), "Labels": labels, "Imported": s.Imported != "",
-		"Began": time.UnixMilli(p.first).UTC().Format("2006-01-02 15:04:05 UTC"), "Took": p.last - p.first,
+		"Began": time.UnixMilli(p.first).UTC().Format("2006-01-02 15:04:05 UTC"), "Took": end - p.first, "Over": s.EndedAt != 0,
 		"Cost": costText(s.Usage.CostUsd, s.Usage.ComputedUsd, s.Usage.Unpriced), "Usage": s.Usage, "TokensIn": ledger.TotalIn(s.Usage),
 		"Events": p.result.Events, "Rows": p.result.Written, "Part": p.run.From > 0 || p.run.To > 0, "Partly": p.folded < p.result.Events,
 		"Alerts": safeAlerts(p.run.Alerts), "Graph": graph.Draw(s), "Note": timeline.Sanitize(p.run.Note),

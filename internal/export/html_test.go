@@ -120,7 +120,7 @@ func TestTimes(t *testing.T) {
 	h := newHistory(t)
 	h.start("")
 	for _, at := range []int64{59_980, 3_599_999, 3_600_000, 90_061_000} {
-		h.event("a", &wire.Event{ExecID: "a#1", Timestamp: began + 100 + at, Payload: &wire.AgentText{Content: "x"}})
+		h.event("a", &wire.Event{ExecID: "a#1", Timestamp: began + 200 + at, Payload: &wire.AgentText{Content: "x"}})
 	}
 	got := page(t, h)
 	for _, want := range []string{">0:59.9<", ">59:59.9<", ">1:00:00<", ">25:01:01<"} {

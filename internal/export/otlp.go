@@ -217,19 +217,26 @@ type tracer struct {
 	trace   string
 
 	root  *otlpSpan
-	ended bool
-	at    int64
+	begun bool                      // the run has: root says when
+	ended bool                      // the run has, at the time endAt
+	endAt int64                     // Unix ms
+	at    int64                     // of the last event, Unix ms
 	execs map[string]*nodeExecution // open
 	ready []*otlpSpan
 }
 
 func (t *tracer) addEvent(pos uint64, e *wire.Event) error {
-	t.at = max(t.at, e.Timestamp)
+	if !isClaim(e) {
+		t.at = max(t.at, e.Timestamp)
+	}
 	if t.root == nil {
 		t.root = &otlpSpan{
 			Trace: t.trace, ID: rootOf(t.run.ID), Name: opWorkflow, Kind: kindInternal, Start: nanos(e.Timestamp),
 			Attributes: []attribute{{attrOperation, textValue(opWorkflow)}, {attrRun, textValue(t.run.ID)}},
 		}
+	}
+	if !t.begun && !isClaim(e) {
+		t.root.Start, t.begun = nanos(e.Timestamp), true
 	}
 	switch e.Type().Kind() {
 	case wire.KindFlow:
@@ -242,6 +249,12 @@ func (t *tracer) addEvent(pos uint64, e *wire.Event) error {
 		return t.sendReady()
 	}
 	return nil
+}
+
+// isClaim reports whether an event only says who writes what follows, and when that began: of a run that was taken in long after
+// what the run itself tells of.
+func isClaim(e *wire.Event) bool {
+	return e.Type() == wire.TypeRunClaimed || e.Type() == wire.TypeNodeClaimed
 }
 
 func (t *tracer) exec(e *wire.Event) *nodeExecution {
@@ -282,11 +295,11 @@ func (t *tracer) addFlowEvent(e *wire.Event) {
 		if p.Status == wire.FlowStatusFailed {
 			t.root.setError("", p.Error)
 		}
-		t.ended = true
+		t.ended, t.endAt = true, e.Timestamp
 	case *wire.FlowAborted:
 		t.root.setText(attrStatus, "aborted")
 		t.root.setError("aborted", p.Reason)
-		t.ended = true
+		t.ended, t.endAt = true, e.Timestamp
 	case *wire.FlowResumed: // maybe of a run that had failed
 		t.root.Status, t.ended = nil, false
 		t.root.dropAttribute(attrErrorType)
@@ -594,6 +607,9 @@ func (t *tracer) finishRun() error {
 	t.root.setFlag(attrOpen, !t.ended)
 	if t.ended && t.root.Status == nil {
 		t.root.Status = &spanStatus{Code: statusOK}
+	}
+	if t.ended {
+		t.at = t.endAt
 	}
 	t.endSpan(t.root, t.at)
 	return t.sendReady()

@@ -26,6 +26,8 @@ import (
 
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/export"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -341,5 +343,28 @@ func TestOddHistories(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, tree(all, nil, "")); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestTimesOfRun shows that a run takes as long as its state says, also one that was taken in a week later, whose claims are of that day.
+func TestTimesOfRun(t *testing.T) {
+	h := recorded(t, "stream/tools.jsonl")
+	s := run.New(h.run.ID)
+	for _, e := range h.entries {
+		switch e.Event.Payload.(type) {
+		case *wire.RunClaimed, *wire.NodeClaimed:
+			e.Event.Timestamp += (7 * 24 * time.Hour).Milliseconds()
+		}
+		if err := run.Apply(s, wire.Position{Incarnation: h.run.Incarnation, Seq: e.Pos}, e.Event); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := spans(t, h.run, h.events(), export.Spans{})
+	root := all[slices.IndexFunc(all, func(s *tracepb.Span) bool { return len(s.ParentSpanId) == 0 })]
+	if from, to := int64(root.StartTimeUnixNano/1e6), int64(root.EndTimeUnixNano/1e6); from != s.StartedAt || to != s.EndedAt {
+		t.Errorf("its span is from %d to %d, the run from %d to %d", from, to, s.StartedAt, s.EndedAt)
+	}
+	if want := "<b>" + timeline.Took(s.EndedAt-s.StartedAt) + "</b><span>from its start to its end"; !strings.Contains(page(t, h), want) {
+		t.Errorf("the page lacks %s", want)
 	}
 }

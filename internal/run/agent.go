@@ -53,7 +53,7 @@ func (f *fold) agentStart(a actor) {
 	a.n = f.s.Nodes[a.id]
 	f.bindSession(a, f.e.SessionID)
 	f.setBreakpoint(actor{a.id, f.s.Nodes[a.id], true}, "READY")
-	if f.s.Imported == "" && a.n.Turns == 0 { // its prompt; an agent that goes on is told more, which isn't a point
+	if f.s.Imported != wire.ImportedIngest && a.n.Turns == 0 { // its prompt; an agent that goes on is told more, which isn't a point
 		f.forkPoint(a.id, "")
 	}
 }

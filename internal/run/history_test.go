@@ -198,3 +198,39 @@ func section(a *txtar.Archive, name string) []byte {
 	}
 	return nil
 }
+
+// TestCopiesFoldAlike shows that the events of a run that was exported make the same state where they are imported, but for what only a
+// run that goes on has.
+func TestCopiesFoldAlike(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no histories: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			t.Parallel()
+			a, err := txtar.ParseFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(section(a, "refused")) > 0 {
+				return // no run has written it
+			}
+			h := parseHistory(t, section(a, "events.jsonl"))
+			s, _ := h.fold(t, run.New("r1"))
+			if s.Imported != "" {
+				return
+			}
+			for _, ev := range h.events {
+				if p, ok := ev.e.Payload.(*wire.FlowStart); ok {
+					p.Imported = wire.ImportedCopy
+				}
+			}
+			copied, _ := h.fold(t, run.New("r1"))
+			copied.Imported, copied.Deadline, copied.TimeLeftMs = s.Imported, s.Deadline, s.TimeLeftMs
+			if diff := cmp.Diff(show(t, s), show(t, copied)); diff != "" {
+				t.Errorf("the copy differs (-run +copy):\n%s", diff)
+			}
+		})
+	}
+}

@@ -152,7 +152,7 @@ func unreadMessages(s *wire.State) (unread []string) {
 
 // waitedMillis is how long something of a run has waited for a person.
 func waitedMillis(s *wire.State, now int64) int64 {
-	if s.WaitsSince == 0 || s.EndedAt != 0 {
+	if s.WaitsSince == 0 || s.EndedAt != 0 || s.Imported == wire.ImportedCopy { // nobody is asked by a copy
 		return s.WaitedMs
 	}
 	return s.WaitedMs + max(0, now-s.WaitsSince)
