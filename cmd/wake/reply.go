@@ -72,13 +72,19 @@ func replyTo(asked wire.Approval, answer string) wire.Command {
 }
 
 // openQuestions lists what waits for an answer in a run.
-func openQuestions(s *wire.State) []wire.Approval {
-	return slices.DeleteFunc(ask.Pending(s), func(a wire.Approval) bool { return a.Kind == wire.ApprovalCall })
+func openQuestions(s *wire.State) []wire.Approval { return onlyQuestions(ask.Pending(s)) }
+
+// onlyQuestions leaves out what waits for a decision.
+func onlyQuestions(open []wire.Approval) []wire.Approval {
+	return slices.DeleteFunc(open, func(a wire.Approval) bool { return a.Kind == wire.ApprovalCall })
 }
 
-// openQuestion returns the question to answer: the named one, or the only one.
+// openQuestion returns the question to answer: the named one, or the only one. If it has its answer the run's owner says so.
 func openQuestion(s *wire.State, named string) (wire.Approval, error) {
 	open := openQuestions(s)
+	if named != "" || len(open) == 0 {
+		open = onlyQuestions(ask.Open(s))
+	}
 	if named != "" {
 		found, err := oneOf(open, "question", named)
 		if err == nil && found == nil {

@@ -1,6 +1,7 @@
 package ask_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -158,6 +159,22 @@ func TestPending(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for _, m := range []struct{ node, command string }{
+		{"", `{"type":"reply","promptId":"p-1","content":"yes"}`},
+		{"a", `{"type":"send","message":"this","answers":"m1"}`},
+		{"a", `{"type":"approve","callId":"t1"}`},
+		{"b", `{"type":"deny","callId":"t2"}`}, // another node's
+		{"a", `{"type":"send","message":"by the way"}`},
+	} {
+		s.Inbox = append(s.Inbox, wire.InboxEntry{Node: m.node, Command: raw(t, m.command)})
+	}
+	var left []string
+	for _, a := range ask.Pending(s) {
+		left = append(left, string(a.Kind)+" "+a.CallID)
+	}
+	if want := []string{"question t2", "message "}; !slices.Equal(left, want) || len(ask.Open(s)) != 5 {
+		t.Errorf("with answers on their way %q wait, want %q; %d are open", left, want, len(ask.Open(s)))
 	}
 	s.Imported = wire.ImportedCopy
 	if got := ask.Pending(s); len(got) != 0 {

@@ -5,12 +5,33 @@ import (
 	"slices"
 	"strings"
 
+	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// Pending lists what waits for a person in a run, the longest waiting first: nothing in one
-// that has ended, or is a copy, whose questions are answered where it is. In a run that strategy manual holds, all open calls do: a person has to say what becomes of them.
+// Pending lists what waits for a person in a run, the longest waiting first: what is [Open] and has no answer. One that was given
+// while the run is paused waits there until the run goes on.
 func Pending(s *wire.State) []wire.Approval {
+	return slices.DeleteFunc(Open(s), func(a wire.Approval) bool { return HasAnswer(s, a) })
+}
+
+// HasAnswer reports whether the answer to what is open has come and is on its way to who asked.
+func HasAnswer(s *wire.State, a wire.Approval) bool {
+	return slices.ContainsFunc(s.Inbox, func(m wire.InboxEntry) bool {
+		kind := m.Command.TextAt("type")
+		switch a.Kind {
+		case wire.ApprovalAsk:
+			return run.RepliesTo(a.CallID)(m.Command)
+		case wire.ApprovalMessage:
+			return a.CallID != "" && m.Node == a.NodeID && m.Command.TextAt("answers") == a.CallID
+		}
+		return (kind == "approve" || kind == "deny") && m.Node == a.NodeID && m.Command.TextAt("callId") == a.CallID
+	})
+}
+
+// Open lists what a person was asked in a run and hasn't been answered to who asked, the longest waiting first: nothing in one
+// that has ended, or is a copy, whose questions are answered where it is. In a run that strategy manual holds, all open calls are: a person has to say what becomes of them.
+func Open(s *wire.State) []wire.Approval {
 	all := []wire.Approval{}
 	if s.Status != wire.RunRunning && s.Status != wire.RunPaused || s.Imported == wire.ImportedCopy {
 		return all

@@ -216,13 +216,14 @@ type tracer struct {
 	result  *Result
 	trace   string
 
-	root  *otlpSpan
-	begun bool                      // the run has: root says when
-	ended bool                      // the run has, at the time endAt
-	endAt int64                     // Unix ms
-	at    int64                     // of the last event, Unix ms
-	execs map[string]*nodeExecution // open
-	ready []*otlpSpan
+	root   *otlpSpan
+	forked bool
+	begun  bool                      // the run has: root says when
+	ended  bool                      // the run has, at the time endAt
+	endAt  int64                     // Unix ms
+	at     int64                     // of the last event, Unix ms
+	execs  map[string]*nodeExecution // open
+	ready  []*otlpSpan
 }
 
 func (t *tracer) addEvent(pos uint64, e *wire.Event) error {
@@ -289,6 +290,7 @@ func (t *tracer) addFlowEvent(e *wire.Event) {
 		t.linkRun(p.ParentRun)
 		t.ended = false
 	case *wire.RunForked:
+		t.forked = true
 		t.linkRun(p.ParentRun)
 	case *wire.FlowComplete:
 		t.root.setText(attrStatus, string(p.Status))
@@ -445,6 +447,9 @@ func (t *tracer) threadOf(x *nodeExecution, e *wire.Event, step conversation.Ste
 	switch own := x.threads[""]; {
 	case e.Parent == "":
 		x.span = s
+		if t.forked { // its beginning is the parent's: here it goes on from the fork on
+			s.Start = t.root.Start
+		}
 	case own != nil:
 		h.provider = own.provider
 		s.setText(attrProvider, h.provider)

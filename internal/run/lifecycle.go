@@ -273,6 +273,9 @@ func (f *fold) foldFork(p *wire.RunForked) error {
 			delete(parent.AgentSessions, id)
 		}
 		n.Resume = nil
+		if took := f.e.Timestamp - n.StartedAt; n.Open() && n.Started >= n.Scheduled && n.StartedAt != 0 && took > 0 {
+			n.StartedAt, n.PausedBefore = f.e.Timestamp, n.PausedBefore+took
+		}
 		parent.Nodes[id] = n
 	}
 	clear(parent.ExecSessions)

@@ -141,7 +141,7 @@ type NodeState struct {
 	Started      uint64  `json:"started,omitempty"`
 	Ended        uint64  `json:"ended,omitempty"`
 	StartedAt    int64   `json:"startedAt,omitempty"`    // Unix ms
-	PausedBefore int64   `json:"pausedBefore,omitempty"` // [State.PausedMs] at that time
+	PausedBefore int64   `json:"pausedBefore,omitempty"` // [State.PausedMs] at that time; in a fork, and what the execution had taken in the parent
 	EndedAt      int64   `json:"endedAt,omitempty"`      // Unix ms
 	Error        string  `json:"error,omitempty"`
 	ErrorType    string  `json:"errorType,omitempty"`

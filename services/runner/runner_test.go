@@ -272,7 +272,29 @@ func waitLimit() time.Duration {
 func (b *bench) ended(id string) (*wire.State, []eventlog.Entry) {
 	b.t.Helper()
 	entries := b.until(id, wire.TypeFlowComplete, wire.TypeFlowAborted)
+	b.checkDurations(entries)
 	return b.fold(id, entries), entries
+}
+
+// checkDurations checks that each execution says of itself that it took as long as it was from its beginning to its end.
+func (b *bench) checkDurations(entries []eventlog.Entry) {
+	b.t.Helper()
+	begun := map[string]int64{}
+	for _, e := range entries {
+		told := int64(-1)
+		switch p := e.Event.Payload.(type) {
+		case *wire.NodeStart:
+			begun[e.Event.ExecID] = e.Event.Timestamp
+		case *wire.NodeComplete:
+			told = p.DurationMs
+		case *wire.NodeError:
+			told = p.DurationMs
+		}
+		from, here := begun[e.Event.ExecID]
+		if took := e.Event.Timestamp - from; here && e.NodeID != wire.RunNode && told >= 0 && told != took {
+			b.t.Errorf("%s of run %s took %d ms and says %d", e.Event.ExecID, e.RunID, took, told)
+		}
+	}
 }
 
 // read returns the events of a run that are stored.

@@ -153,7 +153,8 @@ func (j *judge) judgeSteer() error {
 	var oldest wire.Question
 	for _, id := range j.liveAgents(func(n wire.NodeState) bool { return len(n.Asked) > 0 }) {
 		for _, q := range j.state.Nodes[id].Asked {
-			if (node == "" || q.Position < oldest.Position) && !j.beingAnswered(id, q) {
+			asks := wire.Approval{Kind: wire.ApprovalMessage, NodeID: id, CallID: q.ID}
+			if (node == "" || q.Position < oldest.Position) && !ask.HasAnswer(j.state, asks) {
 				node, oldest = id, q
 			}
 		}
@@ -251,20 +252,12 @@ func (j *judge) leaveHold(refused error) ([]*wire.Event, error) {
 // undecidedCalls are the open calls that no command has allowed or denied since their agents are gone.
 func undecidedCalls(s *wire.State) (open []string) {
 	for _, key := range slices.Sorted(maps.Keys(s.Tools)) {
-		if call := s.Tools[key]; !hasDecision(s, call.CallID, call.Node) {
+		call := s.Tools[key]
+		if !ask.HasAnswer(s, wire.Approval{Kind: wire.ApprovalCall, NodeID: call.Node, CallID: call.CallID}) {
 			open = append(open, key)
 		}
 	}
 	return open
-}
-
-// hasDecision reports whether a decision about a call of a node is on its way to the agent.
-func hasDecision(s *wire.State, call, node string) bool {
-	return slices.ContainsFunc(s.Inbox, func(entry wire.InboxEntry) bool {
-		kind := entry.Command.TextAt("type")
-		of := entry.Command.TextAt("callId")
-		return (kind == "approve" || kind == "deny") && of == call && entry.Node == node
-	})
 }
 
 // checkInterrupted checks that each interrupted node gets one decision, and no other
@@ -370,7 +363,7 @@ func (j *judge) judgeReply(ctx context.Context) error {
 	if j.cmd.Content == nil {
 		return command.Reject(wire.CodeBadRequest, "content is required")
 	}
-	open := slices.DeleteFunc(ask.Pending(j.state), func(a wire.Approval) bool {
+	open := slices.DeleteFunc(ask.Open(j.state), func(a wire.Approval) bool {
 		return a.Kind == wire.ApprovalCall || a.CallID != j.cmd.PromptID || j.cmd.NodeID != "" && a.NodeID != j.cmd.NodeID
 	})
 	switch len(open) {
@@ -387,16 +380,14 @@ func (j *judge) judgeReply(ctx context.Context) error {
 		j.fields["type"], j.fields["callId"] = "approve", j.cmd.PromptID
 		return j.judgeDecision(ctx)
 	case wire.ApprovalMessage:
-		q := wire.Question{ID: j.cmd.PromptID}
-		if j.beingAnswered(node, q) {
-			return command.Reject(wire.CodeCommandRejected, "%q has its answer", q.ID)
+		if ask.HasAnswer(j.state, open[0]) {
+			return command.Reject(wire.CodeCommandRejected, "%q has its answer", j.cmd.PromptID)
 		}
-		j.tellAgent(node, q)
+		j.tellAgent(node, wire.Question{ID: j.cmd.PromptID})
 		j.fields["message"] = j.cmd.Content.Plain()
 		return nil
 	default:
-		replies := run.RepliesTo(j.cmd.PromptID)
-		if slices.ContainsFunc(j.state.Inbox, func(c wire.InboxEntry) bool { return replies(c.Command) }) {
+		if ask.HasAnswer(j.state, open[0]) {
 			return command.Reject(wire.CodeCommandRejected, "%q has its answer", j.cmd.PromptID)
 		}
 		if choices, ok := flow.Acceptable(n.Input, j.cmd.Content); !ok {
@@ -424,20 +415,12 @@ func (j *judge) tellAgent(node string, q wire.Question) {
 	}
 }
 
-// beingAnswered reports whether an answer is on its way to an agent.
-func (j *judge) beingAnswered(node string, q wire.Question) bool {
-	return q.ID != "" && slices.ContainsFunc(j.state.Inbox, func(c wire.InboxEntry) bool {
-		answers := c.Command.TextAt("answers")
-		return answers == q.ID && c.Node == node
-	})
-}
-
 // judgeDecision names the node of the call that is decided. A question is approved by its answer.
 func (j *judge) judgeDecision(ctx context.Context) error {
 	if j.cmd.CallID == "" {
 		return command.Reject(wire.CodeBadRequest, "callId is required")
 	}
-	open := slices.DeleteFunc(ask.Pending(j.state), func(a wire.Approval) bool {
+	open := slices.DeleteFunc(ask.Open(j.state), func(a wire.Approval) bool {
 		call := a.Kind == wire.ApprovalCall || a.Kind == wire.ApprovalQuestion
 		return !call || a.CallID != j.cmd.CallID || j.cmd.NodeID != "" && a.NodeID != j.cmd.NodeID
 	})
@@ -449,7 +432,7 @@ func (j *judge) judgeDecision(ctx context.Context) error {
 		return command.Reject(wire.CodeAmbiguousID, "%d calls %q wait for approval%s; name one by nodeId", len(open), j.cmd.CallID, listText(nodesOf(open)))
 	}
 	node := open[0].NodeID
-	if hasDecision(j.state, j.cmd.CallID, node) {
+	if ask.HasAnswer(j.state, open[0]) {
 		return command.Reject(wire.CodeCommandRejected, "call %q has its decision", j.cmd.CallID)
 	}
 	j.fields["nodeId"] = node

@@ -68,7 +68,7 @@ func IsDecision(cmd wire.Command) bool {
 func (o *Owners) DecideImported(ctx context.Context, s *wire.State, cmd wire.Command, record *wire.CommandReceived) (call string, err error) {
 	j := judge{runs: o.cfg.Runs, state: s, cmd: cmd, id: record.CommandID, fields: map[string]any{"runId": s.RunID}}
 	call = cmp.Or(cmd.CallID, cmd.PromptID)
-	waits := slices.ContainsFunc(ask.Pending(s), func(a wire.Approval) bool { return a.NodeID == wire.HooksNode && a.CallID == call })
+	waits := slices.ContainsFunc(ask.Open(s), func(a wire.Approval) bool { return a.NodeID == wire.HooksNode && a.CallID == call })
 	if !waits {
 		decided, err := o.cfg.Runs.Decision(ctx, s.RunID, wire.HooksNode, call)
 		if err != nil || decided == nil {

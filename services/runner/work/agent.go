@@ -97,7 +97,7 @@ func (x *execution) attachAgent(ctx context.Context, in *agentInput) *drive {
 	request := x.newRequest(in)
 	request.SessionID, request.Resume = x.state.ExecSessions[x.entry.Exec], true
 	request.History = resumption{x, in}.pastEvents(ctx)
-	x.begun, x.started = true, time.UnixMilli(x.entry.StartedAt)
+	x.begun = true
 	x.span.End()
 	return &drive{exec: x, request: request, can: in.can, attaches: true}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"code.wake.dev/wake/internal/flow"
 	"code.wake.dev/wake/internal/run"
@@ -28,9 +29,11 @@ func (x *execution) beginNode(ctx context.Context, missing error) ([]*wire.Event
 	if !again {
 		start := &wire.NodeStart{NodeType: string(x.node.Type), Attempt: n.Attempt, Iteration: n.Iteration, Input: n.Input}
 		kept, noteKept := x.keepFirst(ctx, start)
-		if err := x.log.beginEvents(ctx, append(kept, &wire.Event{Payload: start})...); err != nil {
+		begin := &wire.Event{Payload: start}
+		if err := x.log.beginEvents(ctx, append(kept, begin)...); err != nil {
 			return nil, err
 		}
+		n.StartedAt = begin.Timestamp
 		noteKept()
 	} else {
 		x.keepPending(ctx)
@@ -99,6 +102,7 @@ func (x *execution) recordEnd(ctx context.Context, cause error, events []*wire.E
 	}
 	if len(events) > 0 {
 		kept, noteKept := x.keepFolder(final)
+		x.timeOutcome(events)
 		err := x.log.appendEvents(final, slices.Concat(kept, events)...)
 		if errors.As(err, new(*wire.FieldError)) {
 			err = x.log.appendEvents(final, append(kept, x.setEndAside(final, events, err))...)
@@ -112,6 +116,19 @@ func (x *execution) recordEnd(ctx context.Context, cause error, events []*wire.E
 		return false, nil // the writer is still to give the node back
 	}
 	return told, x.log.writer.Close(final)
+}
+
+// timeOutcome says in the end of the execution how long it took, from node:start on, whichever workers it had.
+func (x *execution) timeOutcome(events []*wire.Event) {
+	now := time.Now().UnixMilli()
+	for _, e := range events {
+		switch p := e.Payload.(type) {
+		case *wire.NodeComplete:
+			e.Timestamp, p.DurationMs = now, max(0, now-x.entry.StartedAt)
+		case *wire.NodeError:
+			e.Timestamp, p.DurationMs = now, max(0, now-x.entry.StartedAt)
+		}
+	}
 }
 
 // setEndAside sets the end of an execution aside that can't be stored, and returns

@@ -134,7 +134,6 @@ const commandProgram = "command"
 // recallCommand observes what the log has of a command that is at work, and returns when it was
 // begun.
 func (x *execution) recallCommand(ctx context.Context, outcome *shell.Outcome) (begin time.Time, err error) {
-	x.started = time.UnixMilli(x.entry.StartedAt)
 	query := eventlog.Query{Run: x.offer.RunID, Node: x.offer.NodeID, From: x.entry.Started}
 	for e, err := range x.cfg.Log.Read(ctx, query) {
 		if err != nil {

@@ -39,9 +39,8 @@ type execution struct {
 	kept     *keptFolder     // nil until a snapshot is taken
 	beside   sync.WaitGroup  // of snapshots that are taken while the agent has begun
 	recorded <-chan struct{} // closed once that snapshot is on its way to the log, or there is none; nil: none follows
-	started  time.Time
-	begun    bool     // the agent's agent:start is stored
-	output   wire.Raw // what there is of a command that fails
+	begun    bool            // the agent's agent:start is stored
+	output   wire.Raw        // what there is of a command that fails
 
 	outer  context.Context //nolint:containedctx // in which the end is recorded
 	ctx    context.Context //nolint:containedctx // of the work, which lasts as long
@@ -115,13 +114,11 @@ func (x *execution) timeLimit() time.Duration {
 }
 
 func (x *execution) errorEvent(f *failure) *wire.Event {
-	return &wire.Event{Payload: &wire.NodeError{
-		Error: f.message, ErrorType: f.kind, Output: x.output, DurationMs: time.Since(x.started).Milliseconds(), RetryAt: f.retryAt,
-	}}
+	return &wire.Event{Payload: &wire.NodeError{Error: f.message, ErrorType: f.kind, Output: x.output, RetryAt: f.retryAt}}
 }
 
 func (x *execution) completeEvent(output wire.Raw) *wire.Event {
-	return &wire.Event{Payload: &wire.NodeComplete{Output: output, DurationMs: time.Since(x.started).Milliseconds()}}
+	return &wire.Event{Payload: &wire.NodeComplete{Output: output}}
 }
 
 // roomAgain is how often it is tried to begin what the disk had no room for.

@@ -327,7 +327,7 @@ func (w *Worker) endExecution() error {
 // input is gone.
 func (w *Worker) prepareExecution(ctx context.Context) (x *execution, missing, err error) {
 	x = &execution{
-		cfg: w.cfg, folders: w.folders, offer: w.offer, seat: w.seat, span: w.span, started: time.Now(),
+		cfg: w.cfg, folders: w.folders, offer: w.offer, seat: w.seat, span: w.span,
 		log: &nodeLog{cfg: w.cfg, offer: w.offer, lease: w.lease, writer: w.writer},
 	}
 	x.setState(run.Clone(w.view.State()))
