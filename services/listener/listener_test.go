@@ -240,6 +240,15 @@ func TestCallOfDeadSession(t *testing.T) {
 	s.awaitStory("start tidy up\nasked Bash toolu_1\nallow by terminal")
 }
 
+// A request that can't be stored, since it names no tool, leaves its dialog to the terminal, and doesn't come again and again.
+func TestRequestNamesNoTool(t *testing.T) {
+	s := newScene(t)
+	s.ask()
+	if got := s.fire(t.Context(), report.PermissionRequest, `,"tool_input":{"command":"rm -r x"}`)(); got != "" {
+		t.Errorf("it says %s", got)
+	}
+}
+
 // Hooks of equal calls that fire at the same moment have requests of their own.
 func TestEqualCallsAtOnce(t *testing.T) {
 	s := newScene(t)

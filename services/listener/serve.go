@@ -13,6 +13,7 @@ import (
 
 	"code.wake.dev/wake/internal/report"
 	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // ServeHTTP takes a report. It answers at once, before it does anything: what follows in the body is the verdict that a
@@ -48,7 +49,9 @@ func (l *Listener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	seat, err := l.takeReport(r.Context(), rep)
 	if err != nil {
 		l.logger.Warn("what a hook reports isn't stored", "session", session, "event", rep.Event, "error", err)
-		panic(http.ErrAbortHandler) // the hook sees that it isn't
+		if !errors.As(err, new(*wire.FieldError)) { // else it would fail again
+			panic(http.ErrAbortHandler) // the hook sees that it isn't
+		}
 	}
 	if seat == nil {
 		if rep.Event == report.PermissionRequest {
