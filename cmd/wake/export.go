@@ -428,7 +428,14 @@ func (a fileVerbs) printExported(ctx context.Context, done exportSummary, o expo
 	case a.json:
 		return a.printJSON(done)
 	}
-	lines := []string{fmt.Sprintf("%s: %d events to %s, as %s", done.RunID, done.Events, to, done.Format)}
+	what := fmt.Sprintf("%d events", done.Events)
+	if unit := "lines"; done.Written != done.Events && done.Session == "" { // of a session that is said below
+		if done.Format == "otlp" {
+			unit = "spans"
+		}
+		what = fmt.Sprintf("%d %s of %s", done.Written, unit, what)
+	}
+	lines := []string{fmt.Sprintf("%s: %s to %s, as %s", done.RunID, what, to, done.Format)}
 	if done.Session != "" {
 		lines = append(lines, sessionHint(done, o.file)...)
 	}
