@@ -18,14 +18,15 @@ func Pending(s *wire.State) []wire.Approval {
 // HasAnswer reports whether the answer to what is open has come and is on its way to who asked.
 func HasAnswer(s *wire.State, a wire.Approval) bool {
 	return slices.ContainsFunc(s.Inbox, func(m wire.InboxEntry) bool {
-		kind := m.Command.TextAt("type")
-		switch a.Kind {
+		switch kind := m.Command.TextAt("type"); a.Kind {
 		case wire.ApprovalAsk:
 			return run.RepliesTo(a.CallID)(m.Command)
 		case wire.ApprovalMessage:
 			return a.CallID != "" && m.Node == a.NodeID && m.Command.TextAt("answers") == a.CallID
+		case wire.ApprovalCall, wire.ApprovalQuestion:
+			return (kind == "approve" || kind == "deny") && m.Node == a.NodeID && m.Command.TextAt("callId") == a.CallID
 		}
-		return (kind == "approve" || kind == "deny") && m.Node == a.NodeID && m.Command.TextAt("callId") == a.CallID
+		return false
 	})
 }
 

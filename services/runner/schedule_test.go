@@ -3,6 +3,7 @@ package runner_test
 import (
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -63,17 +64,24 @@ func TestScheduleFiresOnce(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T) {
 				b := newBench(t)
 				p := &scripted{say: echo}
-				first := b.process("one", p)
-				b.process("two", p)
-				b.process("three", p)
+				processes := []*process{b.process("one", p), b.process("two", p), b.process("three", p)}
 				b.addSchedule()
 				<-time.After(time.Minute)
-				cut := make(chan struct{})
-				if moment != "" {
-					first.gate.before(moment, func() { first.gate.close(); close(cut) })
+				cut := make(chan *process, len(processes))
+				var one atomic.Bool
+				for _, each := range processes {
+					if moment == "" {
+						break
+					}
+					each.gate.before(moment, func() { // the others may have done it by the time that one comes to it
+						if one.CompareAndSwap(false, true) {
+							each.gate.close()
+							cut <- each
+						}
+					})
 				}
 				select {
-				case <-cut:
+				case first := <-cut:
 					first.kill()
 				case <-time.After(90 * time.Second):
 					if moment != "" {
