@@ -12,7 +12,8 @@ import (
 func TestForkStartsClocks(t *testing.T) {
 	parent := run.New("r0")
 	parent.Status, parent.UpdatedAt, parent.PausedMs = wire.RunRunning, 9_000, 500
-	parent.Nodes["open"] = wire.NodeState{Exec: "open#1", Execs: 1, Scheduled: 3, Started: 4, StartedAt: 2_000, PausedBefore: 200}
+	parent.Nodes["open"] = wire.NodeState{Exec: "open#1", Execs: 1, Scheduled: 3, Started: 4, StartedAt: 2_000, PausedBefore: 200,
+		PromptID: "p1", PromptAt: 3_000, Asked: []wire.Question{{ID: "m1", Since: 4_000}}}
 	parent.Nodes["over"] = wire.NodeState{Exec: "over#1", Execs: 1, Scheduled: 1, Started: 2, StartedAt: 1_000, Ended: 3, EndedAt: 1_500}
 	s := run.New("r1")
 	for i, e := range []*wire.Event{
@@ -28,6 +29,9 @@ func TestForkStartsClocks(t *testing.T) {
 		t.Errorf("what was over took from %d to %d", over.StartedAt, over.EndedAt)
 	}
 	open := s.Nodes["open"]
+	if open.PromptAt != 60_000 || open.Asked[0].Since != 60_000 {
+		t.Errorf("it asks since %d and %d", open.PromptAt, open.Asked[0].Since)
+	}
 	spent := 60_000 - open.StartedAt - (s.PausedMs - open.PausedBefore)
 	if want := int64(9_000-2_000) - (500 - 200); open.StartedAt != 60_000 || spent != want {
 		t.Errorf("it began at %d, and has spent %d ms of its time, want %d", open.StartedAt, spent, want)

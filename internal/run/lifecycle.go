@@ -273,9 +273,7 @@ func (f *fold) foldFork(p *wire.RunForked) error {
 			delete(parent.AgentSessions, id)
 		}
 		n.Resume = nil
-		if took := f.e.Timestamp - n.StartedAt; n.Open() && n.Started >= n.Scheduled && n.StartedAt != 0 && took > 0 {
-			n.StartedAt, n.PausedBefore = f.e.Timestamp, n.PausedBefore+took
-		}
+		f.restartClock(&n)
 		parent.Nodes[id] = n
 	}
 	clear(parent.ExecSessions)
@@ -298,6 +296,23 @@ func (f *fold) foldFork(p *wire.RunForked) error {
 	f.countPause()
 	f.setDeadline(ledger.TimeoutOf(f.s.Limits))
 	return nil
+}
+
+// restartClock has an execution that a fork goes on with begin, and ask a person, at the fork. What it had taken of its time in the
+// parent stays taken.
+func (f *fold) restartClock(n *wire.NodeState) {
+	took := f.e.Timestamp - n.StartedAt
+	if !n.Open() || n.Started < n.Scheduled || n.StartedAt == 0 || took <= 0 {
+		return
+	}
+	n.StartedAt, n.PausedBefore = f.e.Timestamp, n.PausedBefore+took
+	if n.PromptID != "" {
+		n.PromptAt = f.e.Timestamp
+	}
+	n.Asked = slices.Clone(n.Asked)
+	for i := range n.Asked {
+		n.Asked[i].Since = f.e.Timestamp
+	}
 }
 
 // moveBefore has the positions of a node's latest execution be ones before end, where the fork is. They are, but for a fork that
