@@ -206,9 +206,15 @@ func Find(ctx context.Context, log eventlog.Reader, runID, at string) (Point, *w
 }
 
 // FindFork is [Find] of the point at which a fork begins that tells agents a message, or none. Where an agent has told its end, only a message
-// has it go on; without one a fork from there begins behind the end of its node.
+// has it go on; without one a fork from there begins behind the end of its node. A message that nobody could be told is refused.
 func FindFork(ctx context.Context, log eventlog.Reader, runID, at, message string) (Point, *wire.State, error) {
 	p, s, err := Find(ctx, log, runID, at)
+	if err == nil && message != "" && !hasAgent(s) {
+		return p, s, &wire.APIError{
+			Code: wire.CodeBadRequest, Message: "no agent of run " + runID + " is at work at " + cmp.Or(p.Label, at) + " that the message could be told",
+			Hint: "fork at a point of an agent, such as wake bookmarks " + runID + " lists, or without a message",
+		}
+	}
 	if err != nil || at == "" || message != "" || p.Kind != Node || !s.Nodes[p.Node].Open() || !strings.HasSuffix(p.Label, nodeEnd) {
 		return p, s, err
 	}
@@ -228,6 +234,16 @@ func FindFork(ctx context.Context, log eventlog.Reader, runID, at, message strin
 		}
 	}
 	return p, s, nil
+}
+
+// hasAgent reports whether an agent has begun that goes on in a fork.
+func hasAgent(s *wire.State) bool {
+	for _, n := range s.Nodes {
+		if n.Open() && n.Started >= n.Scheduled && (n.Type == "agent" || n.Session != "") {
+			return true
+		}
+	}
+	return false
 }
 
 // CheckFolder fails if the folder of a run that has a state couldn't be kept: a fork from there has none.

@@ -426,6 +426,11 @@ func TestPointsOfNodes(t *testing.T) {
 			t.Errorf("a fork with the message %q begins at %+v, %v, want %d", message, p, err, want)
 		}
 	}
+	for label, told := range map[string]string{"b#1:start": "", "b#1:end": "", "b#2:start": "somebody"} {
+		if p, _, err := bookmark.FindFork(t.Context(), log, "r1", label, told); told == "" && err != nil || told != "" && code(err) != wire.CodeBadRequest {
+			t.Errorf("a fork at %s whose message %q nobody would read begins at %+v, %v", label, told, p, err)
+		}
+	}
 	for _, label := range []string{"b#3:start", "set#1:start", ":end", "b#2:end"} {
 		if p, _, err := bookmark.Find(t.Context(), log, "r1", label); code(err) != wire.CodeNotFound {
 			t.Errorf("%s is %+v, %v", label, p, err)
