@@ -1,6 +1,7 @@
 package runner_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -111,5 +112,39 @@ func TestWaitingIsBounded(t *testing.T) {
 		b.ended("other")
 		b.command("first", wire.Command{Type: "deny", CallID: "c1"})
 		b.ended("first")
+	})
+}
+
+// TestQueueHasItsTurn shows that nodes that any runner may take aren't kept waiting by nodes that this runner's own owners have for it.
+func TestQueueHasItsTurn(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", &scripted{say: func(ctx context.Context, r agent.Request) (string, error) {
+			<-time.After(time.Second)
+			return echo(ctx, r)
+		}}, func(c *runner.Config) { c.MaxAgents = 1 })
+		b.submit("wide", `
+name: wide
+nodes:
+  - {id: list, type: set, input: {output: {n: 1}}}
+  - {id: work, type: agent, input: {prompt: "w"}}
+edges:
+  - {from: list, to: work, forEach: {in: "[1..60]", as: item}}
+`)
+		b.awaits("the first agents", func() bool { return count(b.read("wide"), wire.TypeAgentStart) == 3 })
+		b.submit("run1", `
+name: few
+workspace: shared
+nodes:
+  - {id: a, type: agent, input: {prompt: "a"}}
+  - {id: b, type: agent, input: {prompt: "b"}}
+edges:
+  - {from: a, to: b}
+`)
+		begun := time.Now()
+		if _, entries := b.ended("run1"); time.Since(begun) > 10*time.Second {
+			t.Errorf("its two agents took %v:\n%s", time.Since(begun), story(entries))
+		}
+		b.command("wide", wire.Command{Type: "abort"})
 	})
 }

@@ -50,7 +50,8 @@ type Intake struct {
 	attempts *attempts
 	dealt    *dealtCommands
 	decided  map[string]callDecision // to calls of imported runs
-	tasks    sync.WaitGroup          // owners and workers
+	queues   *precedence
+	tasks    sync.WaitGroup // owners and workers
 }
 
 // callDecision is the command that decides about a call.
@@ -62,7 +63,7 @@ type callDecision struct {
 
 // New returns the intake of a runner.
 func New(cfg Config) *Intake {
-	return &Intake{cfg: cfg, attempts: newAttempts(), dealt: &dealtCommands{runs: map[string]uint64{}, nobodys: map[uint64]bool{}}, decided: map[string]callDecision{}}
+	return &Intake{cfg: cfg, attempts: newAttempts(), dealt: &dealtCommands{runs: map[string]uint64{}, nobodys: map[uint64]bool{}}, decided: map[string]callDecision{}, queues: newPrecedence()}
 }
 
 // Part is one thing that the intake does until its context ends.

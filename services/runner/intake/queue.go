@@ -17,6 +17,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner/internal/capacity"
 	"code.wake.dev/wake/services/runner/internal/command"
+	"code.wake.dev/wake/services/runner/internal/queue"
 	"code.wake.dev/wake/services/runner/owner"
 	"code.wake.dev/wake/services/runner/work"
 )
@@ -147,7 +148,7 @@ func (in *Intake) takeOffers(ctx, hard context.Context) error {
 			pull.Sleep(ctx, lookAgain)
 			continue
 		}
-		if !in.cfg.Slots.Take() { // a queue was faster
+		if in.queues.giveWay(ctx); !in.cfg.Slots.Take() { // a queue was faster
 			continue
 		}
 		offer := in.cfg.Offers.Next()
@@ -229,13 +230,7 @@ func (in *Intake) offerLeft(ctx context.Context) error {
 		return err
 	}
 	for _, offer := range offers {
-		value, err := wire.Marshal(offer)
-		if err == nil {
-			_, err = in.cfg.Log.Send(ctx, in.subjectNames().QueueNode(owner.PoolOf(in.cfg.ID)), value)
-		}
-		if err != nil {
-			return err
-		}
+		in.cfg.Offers.Put(queue.Offer{NodeOffer: offer, Since: time.Now()})
 	}
 	<-ctx.Done()
 	return nil
@@ -250,9 +245,9 @@ const lookAgain = 100 * time.Millisecond
 // takeMessages hands each message of a queue to a task of its own, as far as there are
 // slots, of which the task has one; nil is any number.
 func (in *Intake) takeMessages(ctx context.Context, c jetstream.Consumer, s work.Slots, task func(m jetstream.Msg)) error {
-	ahead := runsAhead
+	ahead, turns := runsAhead, newPrecedence() // nothing has to give way to what needs no slot
 	if s != nil {
-		ahead = 1 // another runner may have room
+		ahead, turns = 1, in.queues // another runner may have room
 	}
 	source := in.cfg.Queue.Source(c, ahead)
 	defer source.Close(ctx)
@@ -266,16 +261,19 @@ func (in *Intake) takeMessages(ctx context.Context, c jetstream.Consumer, s work
 			return err
 		}
 		if m == nil {
+			turns.settle()
 			continue
 		}
 		if s != nil && in.cfg.Capacity.Cramped() {
 			in.cfg.Queue.Again(ctx, m, time.Second)
 			continue
 		}
-		if !s.Take() { // another queue was faster
+		if !s.Take() { // what else takes work was faster
 			in.cfg.Queue.Again(ctx, m, 0)
+			turns.claim()
 			continue
 		}
+		turns.settle()
 		in.tasks.Go(func() { task(m) })
 	}
 	return nil
