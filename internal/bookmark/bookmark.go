@@ -72,6 +72,14 @@ func walkForkPoints(ctx context.Context, log eventlog.Reader, runID string, to u
 	})
 }
 
+// ancestors are the runs whose points a fork has, too. That of an imported fork isn't known here: where it was forked is a position of another log.
+func ancestors(s *wire.State) []wire.Ancestor {
+	if s.Imported == wire.ImportedCopy {
+		return nil
+	}
+	return s.Lineage
+}
+
 // walkOn folds the events of a run behind a state, which it changes, and asks forked about its beginning as a fork; see [walkForkPoints].
 func walkOn(
 	ctx context.Context, log eventlog.Reader, s *wire.State, to uint64, found func(Point, *wire.State) bool, forked func(*wire.RunForked) (bool, error),
@@ -96,7 +104,7 @@ func walkOn(
 		more := true
 		switch p := e.Event.Payload.(type) {
 		case *wire.RunForked:
-			if p.ParentPos > 0 && p.ParentPos < e.Pos { // else it would be its own ancestor
+			if len(ancestors(s)) > 0 && p.ParentPos > 0 && p.ParentPos < e.Pos { // else it would be its own ancestor
 				more, err = forked(p)
 			}
 		case *wire.Checkpoint:
@@ -394,7 +402,7 @@ func positionPoint(ctx context.Context, log eventlog.Reader, present *wire.State
 		}
 	}
 	p := Point{Run: present.RunID, Position: pos}
-	for _, a := range present.Lineage {
+	for _, a := range ancestors(present) {
 		if pos <= a.Position {
 			p.Run = a.RunID
 		}
@@ -505,7 +513,7 @@ func ListKept(ctx context.Context, log eventlog.Reader, stateAt StateAt, runID s
 		return nil, 0, unknownRun(runID)
 	}
 	p := pointPage{log: log, stateAt: stateAt, present: present}
-	line := append([]wire.Ancestor{{RunID: runID, Position: present.Position.Seq}}, present.Lineage...)
+	line := append([]wire.Ancestor{{RunID: runID, Position: present.Position.Seq}}, ancestors(present)...)
 	for i, a := range line {
 		end := a.Position
 		if before > 0 {

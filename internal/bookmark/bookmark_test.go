@@ -158,6 +158,20 @@ func TestPoints(t *testing.T) {
 		t.Errorf("inherited point: %+v, %v", p, err)
 	}
 
+	// Where the parent of an imported fork was, isn't known: positions are those of another log.
+	state.Imported = wire.ImportedCopy
+	copied := tell(t, log, "r3")
+	copied.decide("", &wire.RunForked{ParentRun: "r1", ParentPos: two, Label: "sfp-3", State: wire.RawOf(state)})
+	copied.own = logtest.Claim(t, log, "r3", "a")
+	next = copied.tool("c9")
+	points, err = bookmark.List(t.Context(), log, "r3")
+	if d := cmp.Diff([]string{fmt.Sprintf("r3/sfp-4@%d Bash", next)}, labels(points)); d != "" || err != nil {
+		t.Errorf("of the copy, %v:\n%s", err, d)
+	}
+	if p, _, err := bookmark.Find(t.Context(), log, "r3", "sfp-2"); code(err) != wire.CodeNotFound {
+		t.Errorf("of the copy: %+v, %v", p, err)
+	}
+
 	// A label that was moved is in one place.
 	moved := s.decide("", &wire.Checkpoint{Kind: wire.CheckpointLabelled, Label: "good"})
 	if points, err = bookmark.List(t.Context(), log, "r1"); err != nil {

@@ -43,21 +43,25 @@ edges:
 	}
 }
 
-// A command that takes too long is ended, and its one outcome says why.
+// A command that takes too long is ended, and its one outcome says why, also if it ends in order when it is told to.
 func TestCommandTimeLimit(t *testing.T) {
-	b := newBench(t)
-	b.runner("r1", &scripted{say: echo})
-	b.submit("run1", `
+	for _, command := range []string{"echo begun; exec sleep 1000", "trap 'exit 0' TERM; echo begun; while :; do sleep 0.01; done"} {
+		t.Run(command, func(t *testing.T) {
+			b := newBench(t)
+			b.runner("r1", &scripted{say: echo})
+			b.submit("run1", `
 name: slow
 nodes:
-  - {id: a, type: exec, input: {command: "echo begun; exec sleep 1000"}, policy: {timeoutMs: 300}}
+  - {id: a, type: exec, input: {command: "`+command+`"}, policy: {timeoutMs: 300}}
 `)
-	state, entries := b.ended("run1")
-	if state.Nodes["a"].ErrorType != wire.ErrorTimeout || count(entries, wire.TypeNodeError) != 1 || count(entries, wire.TypeExecExit) != 1 {
-		t.Errorf("a failed with %q (%s):\n%s", state.Nodes["a"].ErrorType, state.Nodes["a"].Error, story(entries))
-	}
-	if out := state.Outputs["a"].TextAt("stdout"); out != "begun\n" {
-		t.Errorf("its output is %q", out)
+			state, entries := b.ended("run1")
+			if state.Nodes["a"].ErrorType != wire.ErrorTimeout || count(entries, wire.TypeNodeError) != 1 || count(entries, wire.TypeExecExit) != 1 {
+				t.Errorf("a failed with %q (%s):\n%s", state.Nodes["a"].ErrorType, state.Nodes["a"].Error, story(entries))
+			}
+			if out := state.Outputs["a"].TextAt("stdout"); out != "begun\n" {
+				t.Errorf("its output is %q", out)
+			}
+		})
 	}
 }
 

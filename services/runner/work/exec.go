@@ -79,8 +79,8 @@ func (x *execution) commandEnd(ctx context.Context, outcome *shell.Outcome, last
 	if err != nil {
 		return last, err
 	}
-	problem := outcome.Problem()
-	if problem == "" {
+	problem, late := outcome.Problem(), errors.Is(context.Cause(ctx), errTimeLimit)
+	if problem == "" && !late { // one that was ended for its time may say that all is well
 		return append(last, x.completeEvent(output)), nil
 	}
 	x.output = output
