@@ -195,8 +195,11 @@ func (o *owner) startFork(ctx context.Context) error {
 }
 
 // adoptImported makes of the state of a run that was only recorded one that is executed. What was taken in as
-// it came has executions that no owner has placed, without input.
+// it came has executions that no owner has placed, without input. Where a copy was forked from its own parents are positions of another log.
 func adoptImported(s *wire.State, d *flow.Definition) {
+	if s.Imported == wire.ImportedCopy {
+		s.Lineage = nil
+	}
 	s.Imported = ""
 	for id, n := range s.Nodes {
 		def := d.Node(id)
