@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -19,6 +18,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"code.wake.dev/wake/internal/access"
+	"code.wake.dev/wake/internal/natstest"
 )
 
 // verbArguments is what each verb of users is tried with. Run one has ended, wait goes on.
@@ -86,13 +86,8 @@ func roleScript(t *testing.T, servers int) string {
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	line("exec wake auth generate --dir keys")
 	var routes []string
-	for range servers {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close() // all at once, so that no port comes twice
-		routes = append(routes, "nats://"+l.Addr().String())
+	for _, port := range natstest.FreePorts(t, servers) {
+		routes = append(routes, fmt.Sprintf("nats://127.0.0.1:%d", port))
 	}
 	for i := range servers {
 		line("mkdir n%d\ncd n%d\nexec nats-server -c nats.conf &server%d&\ncd ..", i, i, i)

@@ -99,7 +99,7 @@ func TestTraces(t *testing.T) {
 	want := []string{
 		"deliver wake.alerts", "process wake.events alerter", "process wake.events recorder", "process wake.events snapshotter",
 		"process wake.queue.node", "process wake.queue.run", "publish wake.events", "save values alerter", "save values snapshotter",
-		"send wake.alerts", "send wake.queue.node", "send wake.queue.run", "wake run",
+		"send wake.alerts", "send wake.queue.run", "wake run",
 	}
 	if d := cmp.Diff(want, slices.Compact(names)); d != "" {
 		t.Errorf("one trace, through the restart: %s", d)

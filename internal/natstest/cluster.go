@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/url"
 	"strconv"
@@ -41,7 +42,7 @@ type node struct {
 // NewCluster starts size servers and waits until they have elected a leader.
 func NewCluster(t testing.TB, size int, edits ...func(*server.Options)) *Cluster {
 	t.Helper()
-	ports := freePorts(t, 2*size)
+	ports := FreePorts(t, 2*size)
 	routes := make([]*url.URL, size)
 	for i := range routes {
 		routes[i] = &url.URL{Scheme: "nats", Host: localAddress(ports[i])}
@@ -75,18 +76,20 @@ func NewCluster(t testing.TB, size int, edits ...func(*server.Options)) *Cluster
 	return c
 }
 
-// freePorts returns ports of the loopback interface that are free at the
-// moment. Routes have to be known before the servers run.
-func freePorts(t testing.TB, count int) []int {
+// FreePorts returns ports of the loopback interface that are free at the moment: routes have to be known before the servers run. They are
+// below those that the system gives to connections, which come and go meanwhile.
+func FreePorts(t testing.TB, count int) (ports []int) {
 	t.Helper()
-	ports := make([]int, count)
-	for i := range ports {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
+	for tries := 0; len(ports) < count; tries++ {
+		port := 20_000 + rand.IntN(10_000)
+		l, err := net.Listen("tcp", localAddress(port))
+		if err != nil && tries > 100 {
 			t.Fatalf("natstest: %v", err)
 		}
-		defer func() { _ = l.Close() }() // all at once, so that no port comes twice
-		ports[i] = l.Addr().(*net.TCPAddr).Port
+		if err == nil {
+			defer func() { _ = l.Close() }() // all at once, so that no port comes twice
+			ports = append(ports, port)
+		}
 	}
 	return ports
 }
