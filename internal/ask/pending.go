@@ -15,7 +15,7 @@ func Pending(s *wire.State) []wire.Approval {
 	return slices.DeleteFunc(Open(s), func(a wire.Approval) bool { return HasAnswer(s, a) })
 }
 
-// HasAnswer reports whether the answer to what is open has come and is on its way to who asked.
+// HasAnswer reports whether the answer to an open question has come and is on its way to the agent, node or hook that asked.
 func HasAnswer(s *wire.State, a wire.Approval) bool {
 	return slices.ContainsFunc(s.Inbox, func(m wire.InboxEntry) bool {
 		switch kind := m.Command.TextAt("type"); a.Kind {
@@ -30,8 +30,9 @@ func HasAnswer(s *wire.State, a wire.Approval) bool {
 	})
 }
 
-// Open lists what a person was asked in a run and hasn't been answered to who asked, the longest waiting first: nothing in one
-// that has ended, or is a copy, whose questions are answered where it is. In a run that strategy manual holds, all open calls are: a person has to say what becomes of them.
+// Open lists the questions of agents, ask nodes and hooks in a run to which they have no answer yet, the longest waiting first: none in a run
+// that has ended, and none in a copy of one, which its original answers. In a run that strategy manual holds, all open calls are among
+// them: a person has to say what becomes of them.
 func Open(s *wire.State) []wire.Approval {
 	all := []wire.Approval{}
 	if s.Status != wire.RunRunning && s.Status != wire.RunPaused || s.Imported == wire.ImportedCopy {

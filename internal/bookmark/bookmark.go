@@ -72,8 +72,8 @@ func walkForkPoints(ctx context.Context, log eventlog.Reader, runID string, to u
 	})
 }
 
-// ancestors are the runs whose points a fork has, too. That of an imported fork isn't known here: where it was forked is a position of another log.
-func ancestors(s *wire.State) []wire.Ancestor {
+// knownAncestors are the runs whose points a fork has, too. An imported fork has none: the position at which it was forked is one of another log.
+func knownAncestors(s *wire.State) []wire.Ancestor {
 	if s.Imported == wire.ImportedCopy {
 		return nil
 	}
@@ -104,7 +104,7 @@ func walkOn(
 		more := true
 		switch p := e.Event.Payload.(type) {
 		case *wire.RunForked:
-			if len(ancestors(s)) > 0 && p.ParentPos > 0 && p.ParentPos < e.Pos { // else it would be its own ancestor
+			if len(knownAncestors(s)) > 0 && p.ParentPos > 0 && p.ParentPos < e.Pos { // else it would be its own ancestor
 				more, err = forked(p)
 			}
 		case *wire.Checkpoint:
@@ -402,7 +402,7 @@ func positionPoint(ctx context.Context, log eventlog.Reader, present *wire.State
 		}
 	}
 	p := Point{Run: present.RunID, Position: pos}
-	for _, a := range ancestors(present) {
+	for _, a := range knownAncestors(present) {
 		if pos <= a.Position {
 			p.Run = a.RunID
 		}
@@ -513,7 +513,7 @@ func ListKept(ctx context.Context, log eventlog.Reader, stateAt StateAt, runID s
 		return nil, 0, unknownRun(runID)
 	}
 	p := pointPage{log: log, stateAt: stateAt, present: present}
-	line := append([]wire.Ancestor{{RunID: runID, Position: present.Position.Seq}}, ancestors(present)...)
+	line := append([]wire.Ancestor{{RunID: runID, Position: present.Position.Seq}}, knownAncestors(present)...)
 	for i, a := range line {
 		end := a.Position
 		if before > 0 {

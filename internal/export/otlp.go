@@ -217,7 +217,7 @@ type tracer struct {
 	trace   string
 
 	root   *otlpSpan
-	forked bool
+	forked bool                      // from another run, where executions without a node:start here began
 	begun  bool                      // the run has: root says when
 	ended  bool                      // the run has, at the time endAt
 	endAt  int64                     // Unix ms

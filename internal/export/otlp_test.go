@@ -346,7 +346,7 @@ func TestOddHistories(t *testing.T) {
 	}
 }
 
-// TestTimesOfRun shows that a run takes as long as its state says, also one that was taken in a week later, whose claims are of that day.
+// TestTimesOfRun shows that a run takes as long as its state says, also a run that was ingested a week later: its writers' claims are of that day.
 func TestTimesOfRun(t *testing.T) {
 	h := recorded(t, "stream/tools.jsonl")
 	s := run.New(h.run.ID)

@@ -767,7 +767,7 @@ func TestQuitAtOnce(t *testing.T) {
 		p := b.start(process.Config{Argv: []string{"sh", "-c", `
 			trap 'echo > "$DIR/told"' TERM; echo > "$DIR/begun"; while :; do echo >> "$DIR/works"; sleep 0.01; done`}})
 		b.until("it has begun", func() bool { return b.mark("begun") != "" })
-		go func() { _ = p.End(time.Hour) }()
+		go func() { _ = p.End(time.Hour) }() // which fails when the keeper ends
 		b.until("it is told to end", func() bool { return b.mark("told") != "" })
 		if err := b.keeper.Quit(0); err != nil {
 			t.Fatal(err)

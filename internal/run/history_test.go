@@ -158,6 +158,29 @@ func show(t testing.TB, s *wire.State) string {
 }
 
 func TestHistories(t *testing.T) {
+	eachHistory(t, func(t *testing.T, file string, a *txtar.Archive) {
+		s, refused := parseHistory(t, section(a, "events.jsonl")).fold(t, run.New("r1"))
+		got := &txtar.Archive{Comment: a.Comment, Files: []txtar.File{
+			{Name: "events.jsonl", Data: section(a, "events.jsonl")},
+			{Name: "state.json", Data: []byte(show(t, s))},
+		}}
+		if refused != "" {
+			got.Files = append(got.Files, txtar.File{Name: "refused", Data: []byte(refused)})
+		}
+		if *update {
+			if err := os.WriteFile(file, txtar.Format(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			return
+		}
+		if diff := cmp.Diff(string(txtar.Format(a)), string(txtar.Format(got))); diff != "" {
+			t.Errorf("fold differs (-want +got); run with -update to accept:\n%s", diff)
+		}
+	})
+}
+
+// eachHistory runs a test with each history.
+func eachHistory(t *testing.T, test func(t *testing.T, file string, a *txtar.Archive)) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no histories: %v", err)
@@ -169,23 +192,7 @@ func TestHistories(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s, refused := parseHistory(t, section(a, "events.jsonl")).fold(t, run.New("r1"))
-			got := &txtar.Archive{Comment: a.Comment, Files: []txtar.File{
-				{Name: "events.jsonl", Data: section(a, "events.jsonl")},
-				{Name: "state.json", Data: []byte(show(t, s))},
-			}}
-			if refused != "" {
-				got.Files = append(got.Files, txtar.File{Name: "refused", Data: []byte(refused)})
-			}
-			if *update {
-				if err := os.WriteFile(file, txtar.Format(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if diff := cmp.Diff(string(txtar.Format(a)), string(txtar.Format(got))); diff != "" {
-				t.Errorf("fold differs (-want +got); run with -update to accept:\n%s", diff)
-			}
+			test(t, file, a)
 		})
 	}
 }
@@ -202,35 +209,24 @@ func section(a *txtar.Archive, name string) []byte {
 // TestCopiesFoldAlike shows that the events of a run that was exported make the same state where they are imported, but for what only a
 // run that goes on has.
 func TestCopiesFoldAlike(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txtar")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no histories: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
-			t.Parallel()
-			a, err := txtar.ParseFile(file)
-			if err != nil {
-				t.Fatal(err)
+	eachHistory(t, func(t *testing.T, _ string, a *txtar.Archive) {
+		if len(section(a, "refused")) > 0 {
+			return // no run has written it
+		}
+		h := parseHistory(t, section(a, "events.jsonl"))
+		s, _ := h.fold(t, run.New("r1"))
+		if s.Imported != "" {
+			return
+		}
+		for _, ev := range h.events {
+			if p, ok := ev.e.Payload.(*wire.FlowStart); ok {
+				p.Imported = wire.ImportedCopy
 			}
-			if len(section(a, "refused")) > 0 {
-				return // no run has written it
-			}
-			h := parseHistory(t, section(a, "events.jsonl"))
-			s, _ := h.fold(t, run.New("r1"))
-			if s.Imported != "" {
-				return
-			}
-			for _, ev := range h.events {
-				if p, ok := ev.e.Payload.(*wire.FlowStart); ok {
-					p.Imported = wire.ImportedCopy
-				}
-			}
-			copied, _ := h.fold(t, run.New("r1"))
-			copied.Imported, copied.Deadline, copied.TimeLeftMs = s.Imported, s.Deadline, s.TimeLeftMs
-			if diff := cmp.Diff(show(t, s), show(t, copied)); diff != "" {
-				t.Errorf("the copy differs (-run +copy):\n%s", diff)
-			}
-		})
-	}
+		}
+		copied, _ := h.fold(t, run.New("r1"))
+		copied.Imported, copied.Deadline, copied.TimeLeftMs = s.Imported, s.Deadline, s.TimeLeftMs
+		if diff := cmp.Diff(show(t, s), show(t, copied)); diff != "" {
+			t.Errorf("the copy differs (-run +copy):\n%s", diff)
+		}
+	})
 }

@@ -101,7 +101,7 @@ nodes:
 	}
 }
 
-// A node behind a flow node whose time is over begins when no worker acts for the run of that flow node any more: both work in one folder.
+// A node behind a flow node whose time is over begins when no worker acts for the run of that flow node any more, since both runs work in one folder.
 func TestFollowerWaitsForChild(t *testing.T) {
 	const child, then = `{id: a, type: agent, input: {prompt: a}}`, `{id: then, type: agent, input: {prompt: then}}`
 	for name, nodes := range map[string][2]string{

@@ -15,11 +15,11 @@ type precedence struct {
 
 func newPrecedence() *precedence { return &precedence{paid: make(chan struct{}, 1)} }
 
-// claim says that a queue had no slot for its message.
-func (p *precedence) claim() { p.isOwed.Store(true) }
+// claimSlot says that a queue had no slot for its message.
+func (p *precedence) claimSlot() { p.isOwed.Store(true) }
 
-// settle says that a queue has a slot, or has no message any more.
-func (p *precedence) settle() {
+// settleClaim says that a queue has a slot, or has no message any more.
+func (p *precedence) settleClaim() {
 	if p.isOwed.Swap(false) {
 		select {
 		case p.paid <- struct{}{}:

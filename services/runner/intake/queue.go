@@ -261,7 +261,7 @@ func (in *Intake) takeMessages(ctx context.Context, c jetstream.Consumer, s work
 			return err
 		}
 		if m == nil {
-			turns.settle()
+			turns.settleClaim()
 			continue
 		}
 		if s != nil && in.cfg.Capacity.Cramped() {
@@ -270,10 +270,10 @@ func (in *Intake) takeMessages(ctx context.Context, c jetstream.Consumer, s work
 		}
 		if !s.Take() { // what else takes work was faster
 			in.cfg.Queue.Again(ctx, m, 0)
-			turns.claim()
+			turns.claimSlot()
 			continue
 		}
-		turns.settle()
+		turns.settleClaim()
 		in.tasks.Go(func() { task(m) })
 	}
 	return nil

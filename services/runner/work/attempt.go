@@ -137,6 +137,7 @@ func (x *execution) setEndAside(ctx context.Context, events []*wire.Event, reaso
 	for _, e := range events {
 		x.log.setAside(ctx, e, reason)
 	}
-	end := &wire.NodeError{Error: "its end can't be stored: " + reason.Error(), ErrorType: wire.ErrorException}
-	return &wire.Event{Payload: end}
+	end := &wire.Event{Payload: &wire.NodeError{Error: "its end can't be stored: " + reason.Error(), ErrorType: wire.ErrorException}}
+	x.timeOutcome([]*wire.Event{end})
+	return end
 }
