@@ -83,6 +83,7 @@ func (o *owner) offerNode(ctx context.Context, node string, n wire.NodeState) er
 	}
 	offer := wire.NodeOffer{V: wire.Version, RunID: o.runID, NodeID: node, ExecID: n.Exec}
 	if pool == PoolOf(o.cfg.ID) {
+		o.view.Share()
 		o.cfg.Offers.Put(queue.Offer{NodeOffer: offer, Trace: tracing.ParentOf(ctx), Since: time.Now()})
 	} else if err := o.sendOffer(ctx, pool, offer); err != nil {
 		return err

@@ -40,7 +40,7 @@ type Worker struct {
 // begin begins to execute the node if it is still wanted. A worker that finds that another
 // one has taken over leaves no trace in the log.
 func (w *Worker) begin(ctx context.Context) (err error) {
-	if w.view, err = w.cfg.Runs.Open(ctx, w.offer.RunID); err != nil {
+	if err = w.openView(ctx); err != nil {
 		return err
 	}
 	// Looking before claiming saves a claim for an offer that is out of date.
@@ -66,6 +66,18 @@ func (w *Worker) begin(ctx context.Context) (err error) {
 	w.exec = x
 	w.beginExecution(ctx, missing)
 	return nil
+}
+
+// openView opens the view of the run, with what its owner has just shared if that wants the execution: else the log may have more.
+func (w *Worker) openView(ctx context.Context) (err error) {
+	if w.view = w.cfg.Runs.Join(w.offer.RunID); w.view != nil {
+		if w.isWanted() {
+			return nil
+		}
+		w.view.Close()
+	}
+	w.view, err = w.cfg.Runs.Open(ctx, w.offer.RunID)
+	return err
 }
 
 // Work executes the node to its end. It wants a goroutine of its own: while the agent says nothing, little is on its stack.

@@ -23,7 +23,8 @@ type Feed struct {
 // runFeed is what a feed has for one run.
 type runFeed struct {
 	subs   []*Subscription
-	packed *packed // the state that was packed last, since the last message
+	packed *packed     // the state that was packed last, since the last message
+	shared *wire.State // the state that a view has shared, since the last message; nobody changes it
 }
 
 // NewFeed returns a feed without subscriptions.
@@ -39,7 +40,7 @@ func (f *Feed) Deliver(e eventlog.Entry) {
 	if r == nil {
 		return
 	}
-	r.packed = nil
+	r.packed, r.shared = nil, nil
 	for _, s := range r.subs {
 		s.pushEntry(e)
 	}
@@ -146,8 +147,27 @@ func (s *Subscription) sharePacked(p *packed) {
 	s.feed.mu.Lock()
 	defer s.feed.mu.Unlock()
 	if r := s.feed.runs[s.run]; r != nil {
-		r.packed = p
+		r.packed, r.shared = p, nil
 	}
+}
+
+// shareState has other views of the run begin with a state, unless it lacks a message that has come, or another one is shared already.
+func (s *Subscription) shareState(state *wire.State) {
+	s.feed.mu.Lock()
+	defer s.feed.mu.Unlock()
+	if r := s.feed.runs[s.run]; r != nil && r.shared == nil && !s.HasMore() {
+		r.shared = state
+	}
+}
+
+// sharedState returns the state that a view of the run has shared since the last message; nil: none has.
+func (s *Subscription) sharedState() *wire.State {
+	s.feed.mu.Lock()
+	defer s.feed.mu.Unlock()
+	if r := s.feed.runs[s.run]; r != nil {
+		return r.shared
+	}
+	return nil
 }
 
 // dropMore forgets the channel of More: most subscriptions rarely want it.

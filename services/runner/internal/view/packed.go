@@ -34,8 +34,8 @@ func (v *View) Pack() {
 		if p = packState(v.state); p == nil {
 			return
 		}
-		v.sub.sharePacked(p)
 	}
+	v.sub.sharePacked(p)
 	v.state, v.packed = nil, p
 }
 

@@ -52,3 +52,49 @@ func TestPacked(t *testing.T) {
 		t.Error("what was packed before an event is kept behind it")
 	}
 }
+
+// A view that joins a run begins with what another one has shared, if nothing has come since then: neither of them sees what the other
+// folds, and what comes then comes to both.
+func TestShared(t *testing.T) {
+	runs := &Runs{events: NewFeed()}
+	owner := &View{runs: runs, sub: runs.events.Subscribe("r"), state: run.New("r")}
+	owner.State().Nodes["a"] = wire.NodeState{Exec: "a#1"}
+	join := func() *View {
+		t.Helper()
+		v := runs.Join("r")
+		if v == nil {
+			t.Fatal("nothing is shared")
+		}
+		return v
+	}
+	owner.Share()
+	worker := join()
+	if diff := cmp.Diff(owner.State(), worker.State()); diff != "" {
+		t.Errorf("what joins has another state (-owner +worker):\n%s", diff)
+	}
+	worker.State().Nodes["a"], owner.State().Nodes["b"] = wire.NodeState{Exec: "a#2"}, wire.NodeState{Exec: "b#1"}
+	if owner, worker, third := owner.State().Nodes["a"].Exec, worker.State().Nodes["b"].Exec, join().State().Nodes["a"].Exec; owner != "a#1" || worker != "" || third != "a#1" {
+		t.Errorf("they change each other's state: the owner has %q, the worker %q, who joins then %q", owner, worker, third)
+	}
+
+	runs.events.Deliver(eventlog.Entry{RunID: "r", Pos: 8})
+	if runs.Join("r") != nil {
+		t.Error("what lacks an event is shared")
+	}
+	if got := worker.sub.Take(); len(got) != 1 || got[0].Pos != 8 {
+		t.Errorf("to who has joined comes %v", got)
+	}
+	if owner.Share(); runs.Join("r") != nil {
+		t.Error("a view that is still to fold an event shares its state")
+	}
+	owner.sub.Take()
+	if owner.Share(); runs.Join("r") == nil {
+		t.Error("a view that has folded everything doesn't share its state")
+	}
+	for range 2 {
+		owner.Share()
+		if owner.Pack(); runs.Join("r") != nil {
+			t.Error("a state that was packed is kept as it was, too")
+		}
+	}
+}

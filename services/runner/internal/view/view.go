@@ -107,6 +107,25 @@ func (r *Runs) Open(ctx context.Context, runID string) (*View, error) {
 	return v, nil
 }
 
+// Share has views that join the run begin with the state, until more of the run comes, see [Runs.Join].
+func (v *View) Share() {
+	if v.sub.sharedState() == nil && !v.sub.HasMore() {
+		v.sub.shareState(run.Clone(v.State()))
+	}
+}
+
+// Join opens a view with what another one of this process has shared, which needs no server; nil: none has. It has folded what [Runs.Follow]
+// has delivered: the log may have more.
+func (r *Runs) Join(runID string) *View {
+	sub := r.events.Subscribe(runID)
+	shared := sub.sharedState() // so nothing has come to sub yet
+	if shared == nil {
+		sub.Close()
+		return nil
+	}
+	return &View{runs: r, sub: sub, state: run.Clone(shared)}
+}
+
 // Close ends the view.
 func (v *View) Close() { v.sub.Close() }
 
