@@ -60,6 +60,7 @@ type Keeper struct {
 	pid   int
 	fence Fence
 	gone  chan struct{} // closed when the keeper is gone, or was left
+	stood time.Duration
 
 	mu       sync.Mutex
 	programs map[uint32]*remote
@@ -239,12 +240,16 @@ func (k *Keeper) awaitWelcome(ctx context.Context) error {
 	}
 	_ = k.conn.SetDeadline(time.Time{})
 	k.pid, k.fence, k.names, k.state = w.Pid, w.Fence, w.Programs, w.State
+	k.stood = w.Stood
 	go k.readMessages(r)
 	return nil
 }
 
 // Fence returns how the tree ends with the keeper.
 func (k *Keeper) Fence() Fence { return k.fence }
+
+// Stood returns how long the tree had been frozen when this process attached to it, in all.
+func (k *Keeper) Stood() time.Duration { return k.stood }
 
 // Pid returns the keeper's process id.
 func (k *Keeper) Pid() int { return k.pid }

@@ -19,6 +19,9 @@ type Keeper struct{ process.Direct }
 // Fence returns "".
 func (*Keeper) Fence() Fence { return "" }
 
+// Stood returns 0.
+func (*Keeper) Stood() time.Duration { return 0 }
+
 // Gone returns nil.
 func (*Keeper) Gone() <-chan struct{} { return nil }
 

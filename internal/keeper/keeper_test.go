@@ -367,6 +367,7 @@ func TestDeadline(t *testing.T) {
 		news := make(chan keeper.State, 10)
 		b.keeper.Watch(func(s keeper.State) { news <- s })
 		now := process.Uptime()
+		begun := now
 		if err := b.keeper.Extend(now+100*time.Millisecond, now+time.Minute); err != nil {
 			t.Fatal(err)
 		}
@@ -385,10 +386,22 @@ func TestDeadline(t *testing.T) {
 			t.Error("it is frozen")
 		}
 		b.until("it goes on", func() bool { return !b.rests("daemon") && !b.rests("session") && !b.rests("direct") })
+		thawed := process.Uptime() // by then
 		if err := p.End(0); err != nil {
 			t.Error(err)
 		}
 		b.ended("ended")
+		b.keeper.Leave()
+		b.until("it was left", func() bool {
+			k, err := keeper.Attach(t.Context(), b.config)
+			if err == nil {
+				b.keeper = k
+			}
+			return err == nil
+		})
+		if stood := b.keeper.Stood(); stood <= 0 || stood > thawed-begun {
+			t.Errorf("it says that it was frozen for %s of %s", stood, thawed-begun)
+		}
 	})
 }
 

@@ -24,6 +24,9 @@ type Label struct {
 	// Ends are the places of pieces of texts up to there whose ends, held at first since a secret might begin with them,
 	// the log has as events of their own.
 	Ends []Place `json:"ends,omitempty"`
+	// Since is when the time of the execution began that its policy limits, on the clock of [process.Uptime]; that for which the tree
+	// was frozen isn't part of it. 0: the runner doesn't say.
+	Since time.Duration `json:"since,omitempty"`
 }
 
 // labelName is the file of the label, beside the keeper's own folder.

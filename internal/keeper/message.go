@@ -61,6 +61,8 @@ type welcome struct {
 	Pid      int         `json:"pid"`
 	Programs []string    `json:"programs"`
 	State    keeperState `json:"state"`
+	// Stood is how long the tree has been frozen by then, in all. A keeper that doesn't know it says 0.
+	Stood time.Duration `json:"stood,omitempty"`
 }
 
 type start struct {

@@ -37,7 +37,8 @@ type server struct {
 	attached *runnerSession
 	frozen   bool
 	freezing bool
-	since    time.Time // when it froze
+	since    time.Time     // when it froze
+	stood    time.Duration // for how long it was frozen before that, in all
 	deadline timer
 	freezeAt int64         // what it is set to
 	patience time.Duration // with a tree that doesn't stop
@@ -190,7 +191,7 @@ func (s *server) attachSession(c *runnerSession) bool {
 
 // makeWelcome says how the keeper is. It is called under mu.
 func (s *server) makeWelcome() welcome {
-	w := welcome{Protocol: protocol, Fence: s.Fence, Pid: s.ground.keeperPid(), State: keeperState{Frozen: s.frozen, Full: s.full}}
+	w := welcome{Protocol: protocol, Fence: s.Fence, Pid: s.ground.keeperPid(), State: keeperState{Frozen: s.frozen, Full: s.full}, Stood: s.stoodFor()}
 	for name := range s.named {
 		w.Programs = append(w.Programs, name)
 	}
@@ -252,9 +253,17 @@ func (s *server) moveDeadline(x extend) {
 	s.guard.ExtendDeadline(x.Kill)
 	if s.frozen {
 		s.thawTree()
-		s.frozen = false
+		s.stood, s.frozen = s.stoodFor(), false
 		s.tellChange()
 	}
+}
+
+// stoodFor returns how long the tree has been frozen, in all. It is called under mu.
+func (s *server) stoodFor() time.Duration {
+	if !s.frozen {
+		return s.stood
+	}
+	return s.stood + time.Since(s.since)
 }
 
 // thawTree lets the tree go on: first its group, in which the guard may wait for the start of a program.

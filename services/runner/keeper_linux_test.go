@@ -116,8 +116,11 @@ func (b *bench) ticker() ticker { return ticker{b, b.t.TempDir()} }
 const tickerScript = `n=0; while [ ! -e enough ]; do n=$((n+1)); echo $n; echo $$ $(date +%s%N) >> ticks; sleep 0.02; done; echo $n > count`
 
 // flow is a flow of the command.
-func (c ticker) flow() string {
-	return "name: tick\nworkspace: shared\nnodes:\n" + fmt.Sprintf("  - {id: a, type: exec, idempotent: true, input: {cwd: %q, command: [sh, -c, %q]}}\n", c.dir, tickerScript)
+func (c ticker) flow() string { return c.script(tickerScript) }
+
+// script is a flow of another command.
+func (c ticker) script(script string) string {
+	return "name: tick\nworkspace: shared\nnodes:\n" + fmt.Sprintf("  - {id: a, type: exec, idempotent: true, input: {cwd: %q, command: [sh, -c, %q]}}\n", c.dir, script)
 }
 
 // agentFlow is a flow of an agent that is the command; see [kept].
@@ -751,5 +754,43 @@ func TestBackBeforeItIsAsked(t *testing.T) {
 	c.output(b.ended("run1"))
 	if pids, _ := c.ticks(); len(pids) != 1 || b.owner("run1") != "owner" {
 		t.Errorf("%d processes, owned by %s", len(pids), b.owner("run1"))
+	}
+}
+
+// The time of a node whose command works on while it has no worker goes on. What ends in time, and whose runner comes back later, has
+// ended in time.
+func TestTimeGoesOnWithoutWorker(t *testing.T) {
+	const limit = 4 * time.Second
+	for _, test := range []struct {
+		script string
+		away   time.Duration // since the command has begun
+		result wire.FlowStatus
+	}{
+		{tickerScript, 0, wire.FlowStatusFailed},
+		{"echo $$ $(date +%s%N) >> ticks; sleep 2; echo done", limit + time.Second, wire.FlowStatusComplete},
+	} {
+		t.Run(string(test.result), func(t *testing.T) {
+			b := newBench(t)
+			c := b.ticker()
+			home := b.home("h1")
+			first := b.process("r1", &scripted{say: echo}, home.edit)
+			b.submit("run1", strings.Replace(c.script(test.script), "idempotent", fmt.Sprintf("policy: {timeoutMs: %d}, idempotent", limit.Milliseconds()), 1))
+			c.awaitProcesses(1)
+			begun := time.Now()
+			b.until("run1", wire.TypeExecStart)
+			if test.away == 0 {
+				<-time.After(limit * 3 / 4)
+			}
+			first.stop()
+			<-time.After(test.away - time.Since(begun))
+			b.process("r1", &scripted{say: echo}, home.edit)
+			state, entries := b.ended("run1")
+			if state.Result != test.result || test.result == wire.FlowStatusFailed && state.Nodes["a"].ErrorType != wire.ErrorTimeout {
+				t.Errorf("it ended as %s, %s:\n%s", state.Result, state.Nodes["a"].ErrorType, story(entries))
+			}
+			if pids, at := c.ticks(); len(pids) != 1 || at[pids[0]][len(at[pids[0]])-1].Sub(at[pids[0]][0]) > limit*6/4 {
+				t.Errorf("%d processes; the first began at %s, the last tick is at %s", len(pids), begun, time.Now())
+			}
+		})
 	}
 }

@@ -45,7 +45,8 @@ type execution struct {
 	outer  context.Context //nolint:containedctx // in which the end is recorded
 	ctx    context.Context //nolint:containedctx // of the work, which lasts as long
 	cancel context.CancelCauseFunc
-	limit  *time.Timer // of its time; nil: there is none
+	limit  *time.Timer   // of its time; nil: there is none
+	since  time.Duration // when that began, on the clock of process.Uptime
 	watch  *watch
 
 	drive *drive // the session of the agent that is at work; nil: none is
@@ -104,6 +105,21 @@ func (x *execution) isHalted() bool { return x.halt.isTold() || x.cfg.Draining.I
 // isKept reports whether an earlier worker of this runner has left processes of the execution, or what they
 // have said.
 func (x *execution) isKept() bool { return x.cfg.isKept(x.offer) }
+
+// beginTime has the time of the execution, which may be limited, begin on the clock of process.Uptime. What its programs have said
+// while they had no worker is recorded, if that takes no longer than a part of the limit.
+func (x *execution) beginTime(since time.Duration) {
+	x.since = since
+	if limit := x.timeLimit(); limit > 0 {
+		x.limit.Reset(max(since+limit-process.Uptime(), min(limit/lateShare, lateTime)))
+	}
+}
+
+// How much of its time limit an execution has at least when a worker comes back to its programs: a part of it, and how long at most.
+const (
+	lateShare = 4
+	lateTime  = 10 * time.Second
+)
 
 // timeLimit returns how long the execution may take; 0 is no limit.
 func (x *execution) timeLimit() time.Duration {

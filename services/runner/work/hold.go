@@ -128,7 +128,7 @@ func graspKeeper(ctx context.Context, x *execution) (*hold, error) {
 	_, pos := x.log.writer.Last()
 	h := &hold{
 		cfg: x.cfg, log: x.log, host: process.Direct{Home: x.cfg.Home}, exec: x,
-		label: keeper.Label{Run: x.offer.RunID, Node: x.offer.NodeID, Exec: x.offer.ExecID, Position: pos},
+		label: keeper.Label{Run: x.offer.RunID, Node: x.offer.NodeID, Exec: x.offer.ExecID, Position: pos, Since: x.since},
 	}
 	if p := x.node.Policy; p != nil {
 		h.memory, h.optional = p.Memory, p.MemoryOptional
@@ -154,6 +154,7 @@ func graspKeeper(ctx context.Context, x *execution) (*hold, error) {
 		return nil, err
 	}
 	if k != nil && ours && !x.isHoldOnly() {
+		h.inheritTime(k, old)
 		return h, h.takeOver(ctx, k)
 	}
 	if k != nil { // it is ended, also where the open calls of the agent are only to be dealt with
@@ -288,6 +289,7 @@ func (h *hold) renewKeeper(ctx context.Context) error {
 	}
 	h.mark.setLabel(&h.label)
 	_, h.label.Position = h.log.writer.Last()
+	h.label.Since = h.exec.since
 	return h.exec.awaitRoom(func() error { return h.openKeeper(ctx) })
 }
 
@@ -379,6 +381,15 @@ func (h *hold) takeOver(ctx context.Context, k *keeper.Keeper) error {
 		h.cfg.Logger.Warn("keeper not marked", "run", h.label.Run, "node", h.label.Node, "error", err)
 	}
 	return err
+}
+
+// inheritTime has the time of the execution begin where it began for the earlier worker of a keeper, whose programs have worked on
+// meanwhile.
+func (h *hold) inheritTime(k *keeper.Keeper, old keeper.Label) {
+	if old.Since > 0 {
+		h.label.Since = old.Since
+		h.exec.beginTime(old.Since + k.Stood())
+	}
 }
 
 // extendDeadline moves the keeper's deadline to what the lease allows, and notes it.

@@ -11,6 +11,7 @@ import (
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/flow"
 	"code.wake.dev/wake/internal/lease"
+	"code.wake.dev/wake/internal/process"
 	"code.wake.dev/wake/internal/pull"
 	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/internal/tracing"
@@ -302,7 +303,7 @@ func (w *Worker) beginExecution(ctx context.Context, missing error) {
 	x := w.exec
 	x.outer = ctx
 	work, cancel := context.WithCancelCause(ctx)
-	x.ctx, x.cancel = work, cancel
+	x.ctx, x.cancel, x.since = work, cancel, process.Uptime()
 	if limit := x.timeLimit(); limit > 0 {
 		x.limit = time.AfterFunc(limit, func() { cancel(errTimeLimit) })
 	}
