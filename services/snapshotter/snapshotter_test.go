@@ -141,13 +141,14 @@ func TestServerAway(t *testing.T) {
 	t.Parallel()
 	s, log := logtest.StartServer(t)
 	start(t, log, snapshotter.Config{Delay: time.Millisecond})
-	w, _ := begin(t, log, "r1")
+	w, pos := begin(t, log, "r1")
+	watch(t, log).wait(t, "r1", pos) // before, it would have to be run again
 	for range 3 {
 		logtest.Append(t, w, usage())
 		s.Stop()
 		s.Start(t)
 	}
-	pos := logtest.Append(t, w, usage())
+	pos = logtest.Append(t, w, usage())
 	stored := watch(t, log)
 	stored.wait(t, "r1", pos)
 	same(t, load(t, log, "r1"), fold(t, log, "r1", 0))
