@@ -276,6 +276,12 @@ func (f *fold) foldFork(p *wire.RunForked) error {
 		f.restartClock(&n)
 		parent.Nodes[id] = n
 	}
+	for key, c := range parent.Tools {
+		if c.AskedAt != 0 {
+			c.AskedAt = f.e.Timestamp
+			parent.Tools[key] = c
+		}
+	}
 	clear(parent.ExecSessions)
 	for i, b := range parent.Bookmarks {
 		parent.Bookmarks[i].Run = cmp.Or(b.Run, p.ParentRun)

@@ -316,7 +316,8 @@ func (p *performance) isPermitted(ctx context.Context, started time.Time) bool {
 // judgeCall applies the rules, and asks for a decision where they leave it open.
 func (p *performance) judgeCall(ctx context.Context) bool {
 	o := p.session.request.Options
-	if p.call.state != wire.ToolApprovalRequired {
+	switch {
+	case p.call.state != wire.ToolApprovalRequired:
 		p.call.state = wire.ToolPending
 		r := ruleOnCall(o, p.session.mode, p.tool)
 		if r.decision == wire.DecisionDeny {
@@ -345,7 +346,11 @@ func (p *performance) judgeCall(ctx context.Context) bool {
 		if r.decision == wire.DecisionAllow {
 			return true
 		}
-		if p.recordEvent(&wire.PermissionRequired{ToolName: p.call.tool, ToolInput: p.call.input}) != nil {
+		if !p.askPerson() {
+			return false
+		}
+	case !p.call.asked: // but in the run that this one was forked from
+		if !p.askPerson() {
 			return false
 		}
 	}
@@ -354,6 +359,11 @@ func (p *performance) judgeCall(ctx context.Context) bool {
 	}
 	v := o.Decide(ctx, agent.Permission{CallID: p.call.id, ToolName: p.call.tool, Input: p.call.input})
 	return ctx.Err() == nil && p.recordDecision(v) // else it waits still
+}
+
+// askPerson records that the call waits for a decision.
+func (p *performance) askPerson() bool {
+	return p.recordEvent(&wire.PermissionRequired{ToolName: p.call.tool, ToolInput: p.call.input}) == nil
 }
 
 // recordDecision records a decision, and reports whether it allows the call. One that is denied

@@ -24,6 +24,7 @@ type call struct {
 	id, tool string
 	input    wire.Raw
 	state    wire.ToolCallState // "" before its intent is on record
+	asked    bool               // a person has been asked for a decision, in this run
 	note     string             // of the decision on it
 	started  int64              // Unix ms of its intent
 	begun    int64              // of its execution
@@ -83,6 +84,9 @@ func foldEvents(run, exec string, events iter.Seq2[*wire.Event, error]) (*conver
 			return nil, fmt.Errorf("native: the log differs from what the agent has seen before event %d of run %s", e.Seq, e.RunID)
 		}
 		c.applyEvent(e)
+		if e.RunID != run {
+			c.forgetQuestions()
+		}
 		c.stopped = c.stopped && e.RunID == run // a fork goes on
 		if e.RunID == run && e.ExecID != exec { // limits and totals are those of one attempt
 			c.earlier, c.usage, c.models, c.stopped = c.turns, wire.TokenUsage{}, nil, false
@@ -90,6 +94,13 @@ func foldEvents(run, exec string, events iter.Seq2[*wire.Event, error]) (*conver
 	}
 	c.bill = paid
 	return c, nil
+}
+
+// forgetQuestions has a person be asked again for each decision: what is answered in another run isn't in this one.
+func (c *conversation) forgetQuestions() {
+	for _, k := range c.calls {
+		k.asked = false
+	}
 }
 
 // prefixHash identifies all that was said.
@@ -242,7 +253,7 @@ func (c *conversation) applyCallEvent(k *call, e *wire.Event) {
 	case *wire.ToolState:
 		k.state, k.begun = p.To, e.Timestamp
 	case *wire.PermissionRequired:
-		k.state = wire.ToolApprovalRequired
+		k.state, k.asked = wire.ToolApprovalRequired, true
 		if len(p.ToolInput) > 0 { // a hook may have changed it
 			k.input = p.ToolInput
 		}
