@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -98,6 +99,7 @@ type sessionWriter struct {
 	lines   int
 	parent  string // uuid of the line before
 	model   string
+	joint   bool // a turn is one message of the model
 	at      int64
 
 	turn    *wire.Usage // of the message, once known
@@ -137,6 +139,7 @@ func (s *sessionWriter) handleEvent(e *wire.Event) error {
 			return nil
 		}
 		s.at, s.model = e.Timestamp, cmp.Or(p.Model, s.model)
+		s.joint = slices.Contains(messageTurns, p.Provider)
 		return s.addPrompt(e.Timestamp, p.Prompt)
 	}
 	if !s.c.sessions[s.current] {
@@ -145,7 +148,32 @@ func (s *sessionWriter) handleEvent(e *wire.Event) error {
 	if e.Type() != wire.TypeAgentTextDelta && e.Type() != wire.TypeAgentThinkingDelta {
 		s.endPiece()
 	}
+	if s.isNextMessage(e) {
+		if err := s.flushTurn(); err != nil {
+			return err
+		}
+	}
 	return s.addPayload(e)
+}
+
+// messageTurns are the agents that tell of a turn for each message of their model. Those of others are of many.
+var messageTurns = []string{"", "claude", wire.ProviderNative, "fixture", "ingest"}
+
+// isNextMessage reports whether the model says something behind the results of all its calls, of which it has been told then, in a turn of
+// many messages.
+func (s *sessionWriter) isNextMessage(e *wire.Event) bool {
+	if s.joint || len(s.results) == 0 || len(s.open) > 0 {
+		return false
+	}
+	switch p := e.Payload.(type) {
+	case *wire.AgentText:
+		return p.Supersedes == 0
+	case *wire.AgentThinking:
+		return p.Supersedes == 0
+	case *wire.AgentTextDelta, *wire.AgentThinkingDelta, *wire.ToolIntent:
+		return true
+	}
+	return false
 }
 
 func (s *sessionWriter) addPayload(e *wire.Event) error {

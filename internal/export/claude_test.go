@@ -100,6 +100,30 @@ func intent() *wire.ToolIntent {
 	return &wire.ToolIntent{ToolName: "Bash", ToolInput: must(wire.Marshal(map[string]any{"command": "ls"}))}
 }
 
+// What an agent whose turns are of many messages says behind the results of its calls stands behind them.
+func TestMessagesOfATurn(t *testing.T) {
+	h := newHistory(t)
+	h.start("")
+	s := speaker{h, "a#1", "s1"}
+	s.say(&wire.AgentStart{Prompt: wire.RawString("Go."), Provider: "codex"}, "")
+	s.say(&wire.TurnStart{Model: "m"}, "")
+	s.say(intent(), "c1")
+	s.say(intent(), "c2")
+	s.say(toolResult("1"), "c1")
+	s.say(toolResult("2"), "c2")
+	s.say(&wire.AgentText{Content: "Now the other one."}, "")
+	s.say(intent(), "c3")
+	s.say(toolResult("3"), "c3")
+	s.say(&wire.AgentText{Content: "Done."}, "")
+	s.say(&wire.AgentComplete{Result: "Done."}, "")
+	want := []string{
+		"user: Go.", "assistant: Bash", "assistant: Bash", "user: c1", "user: c2", "assistant: Now the other one.", "assistant: Bash", "user: c3", "assistant: Done.",
+	}
+	if diff := cmp.Diff(want, said(t, h, "a")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 // Calls of one message stand together with their results behind them, however they
 // overlap; what the agent was told meanwhile comes after them.
 func TestTurns(t *testing.T) {

@@ -111,10 +111,11 @@ func patchesOf(input wire.Raw) []wire.Patch {
 // there was something to do. An answer that is none of the choices is asked for
 // again.
 func (p *planner) executeAsk(id string, n wire.NodeState) bool {
+	answer, acceptable := choiceOf(n.Input, n.Answer)
 	switch {
-	case n.Answer != nil && p.isAcceptable(n):
+	case n.Answer != nil && acceptable:
 		p.emit(n.Exec, &wire.NodeComplete{
-			Target: id, Output: wire.RawOf(map[string]any{"answer": n.Answer}), DurationMs: p.now - n.StartedAt,
+			Target: id, Output: wire.RawOf(map[string]any{"answer": answer}), DurationMs: p.now - n.StartedAt,
 		})
 		return true
 	case n.PromptID == "":
@@ -144,17 +145,25 @@ func (p *planner) requestInput(id string, n wire.NodeState) {
 	})
 }
 
-// isAcceptable reports whether an answer is one of the choices, if there are any.
-func (p *planner) isAcceptable(n wire.NodeState) bool {
-	_, ok := Acceptable(n.Input, n.Answer)
-	return ok
-}
-
 // Acceptable reports whether an answer is one of the choices that the input of an
 // ask node gives, if it gives any, and returns those.
 func Acceptable(input, answer wire.Raw) (choices []string, ok bool) {
-	choices = choicesOf(input)
-	return choices, len(choices) == 0 || slices.Contains(choices, answer.Plain())
+	_, ok = choiceOf(input, answer)
+	return choicesOf(input), ok
+}
+
+// choiceOf returns the choice that an answer is, of the type that it has in the input of the ask node, as the text 1 is sent as a
+// number; the answer itself if any will do.
+func choiceOf(input, answer wire.Raw) (choice wire.Raw, ok bool) {
+	choices := elementsOf(input.Get("choices"))
+	if len(choices) == 0 {
+		return answer, true
+	}
+	i := slices.IndexFunc(choices, func(c wire.Raw) bool { return c.Plain() == answer.Plain() })
+	if i < 0 {
+		return nil, false
+	}
+	return choices[i], true
 }
 
 func choicesOf(input wire.Raw) []string {

@@ -1,6 +1,7 @@
 package ingest_test
 
 import (
+	"fmt"
 	"errors"
 	"os"
 	"strings"
@@ -208,5 +209,23 @@ func TestTimeOfAStream(t *testing.T) {
 		if e.Timestamp < begun {
 			t.Errorf("%s came at %d", e.Type(), e.Timestamp)
 		}
+	}
+}
+
+// What a turn of Codex begins with may have a summary, too, which is a setting there.
+func TestSettingsOfATurn(t *testing.T) {
+	log := openLog(t)
+	codex := readSession(t, "codex-session-0.169.jsonl")
+	set := strings.Replace(codex, `"type":"turn_context","payload":{`, `"type":"turn_context","payload":{"summary":"none",`, 1)
+	var raw []int
+	for i, input := range []string{codex, set} {
+		res, err := ingest.Run(t.Context(), log, strings.NewReader(input), ingest.Options{RunID: fmt.Sprintf("run%d", i), Runner: "test"})
+		if err != nil || input == codex && i == 1 {
+			t.Fatalf("%v, %+v", err, res)
+		}
+		raw = append(raw, res.Raw)
+	}
+	if raw[0] != raw[1] {
+		t.Errorf("%d lines can't be read, without the setting %d", raw[1], raw[0])
 	}
 }

@@ -34,7 +34,7 @@ type rolloutItem struct {
 	Model     string          `json:"model"`
 	Role      string          `json:"role"`
 	Content   []rolloutText   `json:"content"`
-	Summary   []rolloutText   `json:"summary"`
+	Summary   json.RawMessage `json:"summary"` // of reasoning; in what a turn begins with it is a setting
 	Name      string          `json:"name"`
 	Namespace string          `json:"namespace"`
 	CallID    string          `json:"call_id"`
@@ -157,7 +157,10 @@ func (r *rollout) takeItem(p rolloutItem, line json.RawMessage) {
 	case "message":
 		r.takeMessage(p, line)
 	case "reasoning":
-		r.think(joinTexts(p.Summary))
+		var summary []rolloutText
+		if json.Unmarshal(p.Summary, &summary) == nil {
+			r.think(joinTexts(summary))
+		}
 	case "function_call":
 		r.call(p.CallID, toolName(p), rawOf(json.RawMessage(p.Arguments)))
 	case "custom_tool_call":

@@ -4,7 +4,8 @@ import "code.wake.dev/wake/pkg/wire"
 
 // countTrials counts the processes in a row that have claimed the open execution of a node, and had nothing to show for
 // it: a node that ends whatever executes it is known by that, on whichever machines it does. A claim of the process that
-// has claimed it already begins nothing new, nor does one that names none: that is an anchor.
+// has claimed it already begins nothing new, nor does one that names none: that is an anchor. It also notes whether the
+// execution's command is known not to have begun.
 func (f *fold) countTrials() {
 	id := f.e.NodeID
 	n := f.s.Nodes[id]
@@ -13,6 +14,9 @@ func (f *fold) countTrials() {
 	}
 	switch p := f.e.Payload.(type) {
 	case *wire.NodeClaimed:
+		if n.Unbegun = p.Unbegun || n.Unbegun && p.Process == ""; n.Unbegun != f.s.Nodes[id].Unbegun {
+			f.s.Nodes[id] = n
+		}
 		if p.Process == "" || p.Process == n.Process {
 			return
 		}

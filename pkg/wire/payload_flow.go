@@ -208,6 +208,7 @@ type NodeClaimed struct {
 	// Process is that of the worker, whose session says for how long it may act; "": the claim begins no work, or gives the
 	// node back.
 	Process string `wire:"process"`
+	Unbegun bool   `wire:"unbegun"` // see [NodeState.Unbegun]
 }
 
 // NodeTried says that the process that has claimed a node lives with it, or leaves it in order. Workers say so of a

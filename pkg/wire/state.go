@@ -121,8 +121,11 @@ type NodeState struct {
 	Holder string `json:"holder,omitempty"`
 	// Process is that of the worker that has claimed the open execution last. Trials is how many such processes in a
 	// row have claimed it since it last got on; see [PauseEndedItsRunner].
-	Process   string `json:"process,omitempty"`
-	Trials    int    `json:"trials,omitempty"`
+	Process string `json:"process,omitempty"`
+	Trials  int    `json:"trials,omitempty"`
+	// Unbegun says that the command of the open execution hasn't begun, though the execution has: the run was paused, or the runner ended,
+	// before that, and the worker has given the node back.
+	Unbegun   bool   `json:"unbegun,omitempty"`
 	Reason    string `json:"reason,omitempty"` // skipped (edge, when), waiting, stalled …
 	Skipped   bool   `json:"skipped,omitempty"`
 	Exec      string `json:"exec,omitempty"` // the latest execution

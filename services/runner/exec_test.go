@@ -2,6 +2,7 @@ package runner_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -145,5 +146,56 @@ edges:
 	out := state.Outputs["b"].TextAt("stdout")
 	if state.Result != wire.FlowStatusComplete || strings.Contains(out, "made") || filepath.Base(strings.TrimSpace(out)) != subjects.Escape("b#1") {
 		t.Errorf("b found %q, the run ended as %s:\n%s", out, state.Result, story(entries))
+	}
+}
+
+// Commands whose run is paused in the moment in which they are to begin haven't begun: they do when the run goes on, each once.
+func TestPausedBeforeTheCommand(t *testing.T) {
+	b := newBench(t)
+	b.runner("r1", nil)
+	marks := filepath.Join(t.TempDir(), "marks")
+	const items = 60
+	b.submit("run1", fmt.Sprintf(`
+name: short
+nodes:
+  - {id: s, type: set, input: {output: 1}}
+  - {id: w, type: exec, input: {command: [sh, -c, "echo $0 >>%s; sleep 0.02", "{{ it }}"]}}
+edges: [{from: s, to: w, forEach: {in: "[1..%d]", as: it, concurrency: 8}}]
+`, marks, items))
+	status := func() wire.RunStatus { return b.fold("run1", b.read("run1")).Status }
+	for status() != wire.RunComplete {
+		<-time.After(20 * time.Millisecond)
+		b.command("run1", wire.Command{Type: "pause"})
+		b.awaits("it is paused", func() bool { return status() == wire.RunPaused || status() == wire.RunComplete })
+		b.command("run1", wire.Command{Type: "resume"})
+		b.awaits("it goes on", func() bool { return status() != wire.RunPaused || reasonOf(b) != wire.PauseOperator })
+		if reason := reasonOf(b); reason == wire.PauseRequiresAction {
+			t.Fatalf("it waits for a decision:\n%s", story(b.read("run1")))
+		}
+	}
+	state, entries := b.ended("run1")
+	begun, err := os.ReadFile(marks)
+	if n := strings.Count(string(begun), "\n"); state.Result != wire.FlowStatusComplete || count(entries, wire.TypeExecStart) != items || n != items || err != nil {
+		t.Errorf("it ended as %s: %s; %d commands were begun, %d on record", state.Result, state.Error, n, count(entries, wire.TypeExecStart))
+	}
+}
+
+// reasonOf is why run1 is paused.
+func reasonOf(b *bench) string { return b.fold("run1", b.read("run1")).Reason }
+
+// What a flow node whose run has failed says of it lets the flow tell that from success.
+func TestOutcomeOfFailedChild(t *testing.T) {
+	b := newBench(t)
+	b.runner("r1", nil)
+	b.submit("run1", `
+name: parent
+nodes:
+  - {id: m, type: flow, input: {flow: {name: kid, nodes: [{id: x, type: exec, input: {command: "exit 3"}}]}}, policy: {continueOnError: true}}
+  - {id: then, type: set, input: {output: went}}
+edges: [{from: m, to: then, when: "outputs.m.status = 'complete'"}]
+`)
+	state, entries := b.ended("run1")
+	if m := state.Outputs["m"]; m.TextAt("status") != "failed" || m.TextAt("error") == "" || !state.Nodes["then"].Skipped {
+		t.Errorf("the node says %v, what follows a success: %+v\n%s", m.Any(), state.Nodes["then"], story(entries))
 	}
 }

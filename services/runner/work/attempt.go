@@ -97,7 +97,7 @@ func (x *execution) recordEnd(ctx context.Context, cause error, events []*wire.E
 		events = append([]*wire.Event{failed}, events...)
 	}
 	if told = slices.ContainsFunc(events, isOutcome); !told && !x.hold.isLeft() && !x.cfg.keeperLives(ctx, x.offer) {
-		events = append(events, &wire.Event{Payload: &wire.NodeClaimed{Runner: x.cfg.ID, Nonce: rand.Text()}})
+		events = append(events, &wire.Event{Payload: &wire.NodeClaimed{Runner: x.cfg.ID, Nonce: rand.Text(), Unbegun: x.isUnbegun(err)}})
 		told = true
 	}
 	if len(events) > 0 {
@@ -116,6 +116,11 @@ func (x *execution) recordEnd(ctx context.Context, cause error, events []*wire.E
 		return false, nil // the writer is still to give the node back
 	}
 	return told, x.log.writer.Close(final)
+}
+
+// isUnbegun reports whether the execution is one of a command that ends before that has begun, in any worker.
+func (x *execution) isUnbegun(err error) bool {
+	return errors.Is(err, errHalted) && x.unbegun && x.node.Type == flow.TypeExec && !x.node.Idempotent
 }
 
 // timeOutcome says in the end of the execution how long it took, from node:start on, whichever workers it had.

@@ -47,7 +47,7 @@ func (x *execution) runCommand(ctx context.Context) ([]*wire.Event, error) {
 	case x.isHalted() && !x.isHoldOnly():
 		return nil, x.endHalted()
 	case x.hold.keeper != nil: // which hasn't begun it
-	case x.entry.Started != 0 && !x.node.Idempotent:
+	case x.entry.Started != 0 && !x.node.Idempotent && !x.unbegun:
 		return nil, interruptedError()
 	default:
 		if err := x.hold.renewKeeper(ctx); err != nil {

@@ -36,6 +36,8 @@ type Worker struct {
 	writer *eventlog.Writer
 	view   *view.View // belongs to the watch while it runs
 	exec   *execution // nil: there is nothing to be executed
+	// unbegun says that no worker has begun the command of the execution, as far as the log tells.
+	unbegun bool
 }
 
 // begin begins to execute the node if it is still wanted. A worker that finds that another
@@ -120,6 +122,7 @@ func (w *Worker) takeNode(ctx context.Context) (_ context.Context, claimed bool,
 		return ctx, false, err
 	}
 	before := w.lastRunner()
+	w.unbegun = w.isUnbegun() // of those before: from its claim on the log can't tell
 	ctx = w.beginSpan(ctx, before)
 	if err := w.claimNode(ctx, last); err != nil {
 		w.lease.Release()
@@ -254,6 +257,14 @@ func (w *Worker) lastRunner() string {
 	return n.Runner
 }
 
+// isUnbegun reports whether no worker has begun the command of the execution.
+//
+//go:noinline // as lastClaimant
+func (w *Worker) isUnbegun() bool {
+	n := w.view.State().Nodes[w.offer.NodeID]
+	return n.Started < n.Scheduled || n.Started == 0 || n.Unbegun
+}
+
 // claimNode makes the worker the writer of the node behind its last message, and its view the state at the
 // position of the claim: what counts is whether the node was wanted there.
 func (w *Worker) claimNode(ctx context.Context, last eventlog.Message) (err error) {
@@ -350,6 +361,7 @@ func (w *Worker) prepareExecution(ctx context.Context) (x *execution, missing, e
 	if x.node = x.def.Node(w.offer.NodeID); x.node == nil {
 		return x, nil, fmt.Errorf("run %s: the flow has no node %s", w.offer.RunID, w.offer.NodeID)
 	}
+	x.unbegun = w.unbegun
 	x.log.played = x.node.Type == flow.TypeAgent && x.state.Fixtures != ""
 	x.seat.halt = &x.halt
 	x.span.SetAttributes(tracing.Attempt.Int(x.entry.Attempt))

@@ -43,9 +43,17 @@ func Start(ctx context.Context, q *queue.Queue, request wire.RunRequest) error {
 	return nil
 }
 
-// Outcome is what a child run is to the node or the call that has started it.
+// Outcome is what a child run that has ended is to the node or the call that has started it: its status is complete, failed or aborted, and
+// one that has failed has an error.
 func Outcome(s *wire.State) (wire.Raw, error) {
-	return wire.Marshal(map[string]any{"runId": s.RunID, "status": string(s.Status), "outputs": s.Outputs, "state": s.State})
+	outcome := map[string]any{"runId": s.RunID, "status": string(s.Status), "outputs": s.Outputs, "state": s.State}
+	if s.Status == wire.RunComplete {
+		outcome["status"] = string(cmp.Or(s.Result, wire.FlowStatusComplete))
+	}
+	if s.Error != "" {
+		outcome["error"] = s.Error
+	}
+	return wire.Marshal(outcome)
 }
 
 // Failure says in words of an agent's call why its run has no result; "" if it has one.
