@@ -1,8 +1,8 @@
 package ingest_test
 
 import (
-	"fmt"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"

@@ -305,3 +305,24 @@ func TestForkAsksAgain(t *testing.T) {
 		}
 	})
 }
+
+// TestCancelledCalls cancels a native agent that waits for a person, since another node has failed: its call has an end on record.
+func TestCancelledCalls(t *testing.T) {
+	b := newBench(t) // commands live by the real clock
+	b.native("r1", t.TempDir(), newScript())
+	b.submit("run1", shared(written)+`  - {id: b, type: exec, input: {command: "sleep 1; exit 3"}}
+`)
+	b.until("run1", wire.TypePermissionRequired)
+	b.until("run1", wire.TypeAgentAborted) // behind the end of the run
+	entries := b.read("run1")
+	state := b.fold("run1", entries)
+	ends := 0
+	for _, e := range entries {
+		if p, is := e.Event.Payload.(*wire.AgentTool); is && e.Event.CallID == "t1" && p.Error == wire.CallInterrupted && p.ToolName == "write" {
+			ends++
+		}
+	}
+	if ends != 1 || state.Result != wire.FlowStatusFailed {
+		t.Errorf("its call has %d ends, the run ended as %s:\n%s", ends, state.Result, story(entries))
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/process"
 	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/internal/tracing"
@@ -289,15 +290,15 @@ func (d *drive) openEnds(ctx context.Context, last []*wire.Event) (ends []*wire.
 	ctx, cancel := tenure.Rest(ctx)
 	defer cancel()
 	err := x.log.writer.Flush(ctx)
-	var s *wire.State
+	var calls []wire.ToolCall
 	if err == nil {
-		s, err = x.cfg.Runs.State(ctx, x.offer.RunID)
+		calls, err = x.openCalls(ctx)
 	}
 	if err != nil {
 		x.cfg.Logger.Warn("calls of an agent that was withdrawn stay open", "run", x.offer.RunID, "node", x.offer.NodeID, "error", err)
 		return nil
 	}
-	for _, c := range run.OpenCalls(s, x.offer.NodeID, x.offer.ExecID) {
+	for _, c := range calls {
 		if slices.ContainsFunc(last, func(e *wire.Event) bool { return e.CallID == c.CallID && e.Type() == wire.TypeAgentTool }) {
 			continue
 		}
@@ -310,6 +311,37 @@ func (d *drive) openEnds(ctx context.Context, last []*wire.Event) (ends []*wire.
 		}})
 	}
 	return ends
+}
+
+// openCalls returns the open calls of the execution. A state in which its node was cancelled has none: then they are those of the log that
+// have no end.
+func (x *execution) openCalls(ctx context.Context) ([]wire.ToolCall, error) {
+	s, err := x.cfg.Runs.State(ctx, x.offer.RunID)
+	if err != nil {
+		return nil, err
+	}
+	if n := s.Nodes[x.offer.NodeID]; n.Exec == x.offer.ExecID && n.Open() {
+		return run.OpenCalls(s, x.offer.NodeID, x.offer.ExecID), nil
+	}
+	var calls []wire.ToolCall
+	query := eventlog.Query{Run: x.offer.RunID, Node: x.offer.NodeID, From: x.entry.Started, Kinds: []wire.Kind{wire.KindAgent, wire.KindTool}}
+	for e, err := range x.cfg.Log.Read(ctx, query) {
+		if err != nil {
+			return nil, err
+		}
+		if e.Event == nil || e.Event.ExecID != x.offer.ExecID {
+			continue
+		}
+		switch p := e.Event.Payload.(type) {
+		case *wire.ToolIntent:
+			calls = append(calls, wire.ToolCall{
+				CallID: e.Event.CallID, Parent: e.Event.Parent, Tool: p.ToolName, Input: p.ToolInput, Since: e.Event.Timestamp,
+			})
+		case *wire.AgentTool, *wire.ToolSealed:
+			calls = slices.DeleteFunc(calls, func(c wire.ToolCall) bool { return c.CallID == e.Event.CallID })
+		}
+	}
+	return calls, nil
 }
 
 // endsSomething reports whether an event tells what a call or a turn has come to, or has cost.
