@@ -162,8 +162,9 @@ nodes:
   - {id: w, type: exec, input: {command: [sh, -c, "echo $0 >>%s; sleep 0.02", "{{ it }}"]}}
 edges: [{from: s, to: w, forEach: {in: "[1..%d]", as: it, concurrency: 8}}]
 `, marks, items))
+	b.until("run1", wire.TypeFlowStart)
 	status := func() wire.RunStatus { return b.fold("run1", b.read("run1")).Status }
-	for status() != wire.RunComplete {
+	for i := 0; i < 20 && status() != wire.RunComplete; i++ {
 		<-time.After(20 * time.Millisecond)
 		b.command("run1", wire.Command{Type: "pause"})
 		b.awaits("it is paused", func() bool { return status() == wire.RunPaused || status() == wire.RunComplete })

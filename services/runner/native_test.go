@@ -280,30 +280,29 @@ nodes:
 	}
 }
 
-// TestForkAsksAgain forks a run whose native agent waits for a person: the fork asks as well, once, also where its runner dies then, and
-// goes on by its own answer.
+// TestForkAsksAgain forks a run whose native agent waits for a person: the fork asks as well, once, also where another runner goes on
+// with it, and goes on by its own answer.
 func TestForkAsksAgain(t *testing.T) {
-	natstest.Bubble(t, func(t *testing.T) {
-		b := newBench(t)
-		folder, script := t.TempDir(), newScript()
-		r1 := b.native("r1", folder, script)
-		b.submit("run1", shared(written))
-		b.until("run1", wire.TypePermissionRequired)
-		if r := b.tell(wire.Command{Type: "fork", RunID: "run1", NewID: "fork1"}); code(r) != "accepted" {
-			t.Fatalf("%+v", r)
-		}
-		b.until("fork1", wire.TypeAgentInit)
-		r1.kill()
-		b.native("r2", folder, script)
-		b.command("fork1", wire.Command{Type: "approve", CallID: "t1"})
-		state, entries := b.ended("fork1")
-		if n := count(entries, wire.TypePermissionRequired); n != 1 || state.Result != wire.FlowStatusComplete {
-			t.Errorf("it asks %d times, and ends as %s:\n%s", n, state.Result, story(entries))
-		}
-		if open := ask.Pending(b.fold("run1", b.read("run1"))); len(open) != 1 {
-			t.Errorf("in the run that was forked %d decisions are open", len(open))
-		}
-	})
+	b := newBench(t) // the folders of agents at work are watched by the real clock
+	folder, script := t.TempDir(), newScript()
+	r1 := b.native("r1", folder, script)
+	b.submit("run1", shared(written))
+	b.until("run1", wire.TypePermissionRequired)
+	if r := b.tell(wire.Command{Type: "fork", RunID: "run1", NewID: "fork1"}); code(r) != "accepted" {
+		t.Fatalf("%+v", r)
+	}
+	b.until("fork1", wire.TypePermissionRequired)
+	r1.stop()
+	b.native("r2", folder, script)
+	b.awaits("the agent is at work again", func() bool { return count(b.read("fork1"), wire.TypeAgentInit) == 2 })
+	b.command("fork1", wire.Command{Type: "approve", CallID: "t1"})
+	state, entries := b.ended("fork1")
+	if n := count(entries, wire.TypePermissionRequired); n != 1 || state.Result != wire.FlowStatusComplete {
+		t.Errorf("it asks %d times, and ends as %s:\n%s", n, state.Result, story(entries))
+	}
+	if open := ask.Pending(b.fold("run1", b.read("run1"))); len(open) != 1 {
+		t.Errorf("in the run that was forked %d decisions are open", len(open))
+	}
 }
 
 // TestCancelledCalls cancels a native agent that waits for a person, since another node has failed: its call has an end on record.
