@@ -72,7 +72,8 @@ func walkForkPoints(ctx context.Context, log eventlog.Reader, runID string, to u
 	})
 }
 
-// knownAncestors are the runs whose points a fork has, too. An imported fork has none: the position at which it was forked is one of another log.
+// knownAncestors are the runs whose points a fork lists besides its own. An imported fork has none: the position at which its owner forked it
+// is one of another log.
 func knownAncestors(s *wire.State) []wire.Ancestor {
 	if s.Imported == wire.ImportedCopy {
 		return nil

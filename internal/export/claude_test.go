@@ -100,7 +100,7 @@ func intent() *wire.ToolIntent {
 	return &wire.ToolIntent{ToolName: "Bash", ToolInput: must(wire.Marshal(map[string]any{"command": "ls"}))}
 }
 
-// What an agent whose turns are of many messages says behind the results of its calls stands behind them.
+// Codex tells of one turn for many messages of its model: the session file has each message behind the results of the calls before it.
 func TestMessagesOfATurn(t *testing.T) {
 	h := newHistory(t)
 	h.start("")

@@ -76,6 +76,7 @@ func (c *Client) launchInDir(dir string) (net.Conn, error) {
 		newServer(k).runKeeper(theirs, nil)
 		_ = theirs.Close()
 		c.machine.removeKeeper(k)
+		k.closeConnections()
 	})
 	return ours, nil
 }
@@ -93,6 +94,7 @@ func (c *Client) dialDir(_ context.Context, dir string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	k.addConnection(theirs)
 	c.machine.running.Go(func() { k.server.greetRunner(theirs) })
 	return ours, nil
 }
@@ -156,7 +158,31 @@ type simulated struct {
 	thawed chan struct{} // closed unless the programs are stopped
 	tasks  map[uint32]*Task
 	killed bool
+	conns  []net.Conn // of runners that have dialled
+	exited bool
 	once   sync.Once
+}
+
+// addConnection adds a connection to the keeper's process. One that has ended takes none.
+func (k *simulated) addConnection(conn net.Conn) {
+	k.mu.Lock()
+	k.conns = append(k.conns, conn)
+	exited := k.exited
+	k.mu.Unlock()
+	if exited {
+		_ = conn.Close()
+	}
+}
+
+// closeConnections closes the connections of the keeper's process, as the kernel does at its end.
+func (k *simulated) closeConnections() {
+	k.mu.Lock()
+	conns := k.conns
+	k.conns, k.exited = nil, true
+	k.mu.Unlock()
+	for _, conn := range conns {
+		_ = conn.Close()
+	}
 }
 
 func (k *simulated) prepareServer(s *server) error {
@@ -197,6 +223,7 @@ func (k *simulated) killKeeper() {
 		_ = s.attached.conn.Close()
 	}
 	s.mu.Unlock()
+	k.closeConnections()
 	s.stop()
 }
 

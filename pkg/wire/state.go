@@ -123,8 +123,8 @@ type NodeState struct {
 	// row have claimed it since it last got on; see [PauseEndedItsRunner].
 	Process string `json:"process,omitempty"`
 	Trials  int    `json:"trials,omitempty"`
-	// Unbegun says that the command of the open execution hasn't begun, though the execution has: the run was paused, or the runner ended,
-	// before that, and the worker has given the node back.
+	// Unbegun says that the command of the open execution hasn't begun, though node:start may be on record: the run was paused, or the
+	// runner ended, before that, and the worker has given the node back.
 	Unbegun   bool   `json:"unbegun,omitempty"`
 	Reason    string `json:"reason,omitempty"` // skipped (edge, when), waiting, stalled …
 	Skipped   bool   `json:"skipped,omitempty"`

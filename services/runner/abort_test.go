@@ -101,7 +101,8 @@ nodes:
 	}
 }
 
-// A node behind a flow node whose time is over begins when no worker acts for the run of that flow node any more, since both runs work in one folder.
+// The owner begins a node behind a flow node that has run into its time limit when no worker acts for the child run any more: both runs
+// work in one folder.
 func TestFollowerWaitsForChild(t *testing.T) {
 	const child, then = `{id: a, type: agent, input: {prompt: a}}`, `{id: then, type: agent, input: {prompt: then}}`
 	for name, nodes := range map[string][2]string{

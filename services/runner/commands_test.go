@@ -129,9 +129,11 @@ func TestF14SendToExecution(t *testing.T) {
 				t.Errorf("%s heard it", e.NodeID)
 			}
 		}
-		for exec, want := range map[string]string{"work/1#1": "AMBIGUOUS_ID", "work/0#2": "AMBIGUOUS_ID", "work/0#1": "accepted"} {
-			if r := b.tell(wire.Command{Type: "send", RunID: "run1", ExecID: exec, Message: "stop"}); code(r) != want {
-				t.Errorf("send to %s: %+v", exec, r)
+		for _, test := range []struct{ exec, want string }{
+			{"work/1#1", "AMBIGUOUS_ID"}, {"work/0#2", "AMBIGUOUS_ID"}, {"work/0#1", "accepted"}, // which ends the run
+		} {
+			if r := b.tell(wire.Command{Type: "send", RunID: "run1", ExecID: test.exec, Message: "stop"}); code(r) != test.want {
+				t.Errorf("send to %s: %+v", test.exec, r)
 			}
 		}
 		b.ended("run1")

@@ -149,7 +149,8 @@ edges:
 	}
 }
 
-// Commands whose run is paused in the moment in which they are to begin haven't begun: they do when the run goes on, each once.
+// A worker that hears of a pause just before it begins a command gives the node back: the next worker begins the command, once, and
+// asks nobody what became of it.
 func TestPausedBeforeTheCommand(t *testing.T) {
 	b := newBench(t)
 	b.runner("r1", nil)
@@ -184,7 +185,7 @@ edges: [{from: s, to: w, forEach: {in: "[1..%d]", as: it, concurrency: 8}}]
 // reasonOf is why run1 is paused.
 func reasonOf(b *bench) string { return b.fold("run1", b.read("run1")).Reason }
 
-// What a flow node whose run has failed says of it lets the flow tell that from success.
+// An owner records of a child run that failed that it did, so that a condition of the flow can tell.
 func TestOutcomeOfFailedChild(t *testing.T) {
 	b := newBench(t)
 	b.runner("r1", nil)

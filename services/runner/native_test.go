@@ -280,8 +280,8 @@ nodes:
 	}
 }
 
-// TestForkAsksAgain forks a run whose native agent waits for a person: the fork asks as well, once, also where another runner goes on
-// with it, and goes on by its own answer.
+// TestForkAsksAgain forks a run in which a native agent waits for a person's decision: the agent of the fork asks for one as well, once,
+// also where another runner goes on with it, and goes on by the decision on the fork.
 func TestForkAsksAgain(t *testing.T) {
 	b := newBench(t) // the folders of agents at work are watched by the real clock
 	folder, script := t.TempDir(), newScript()

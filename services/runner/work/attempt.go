@@ -97,7 +97,7 @@ func (x *execution) recordEnd(ctx context.Context, cause error, events []*wire.E
 		events = append([]*wire.Event{failed}, events...)
 	}
 	if told = slices.ContainsFunc(events, isOutcome); !told && !x.hold.isLeft() && !x.cfg.keeperLives(ctx, x.offer) {
-		events = append(events, &wire.Event{Payload: &wire.NodeClaimed{Runner: x.cfg.ID, Nonce: rand.Text(), Unbegun: x.isUnbegun(err)}})
+		events = append(events, &wire.Event{Payload: x.cfg.emptyClaim(x.unbegun)})
 		told = true
 	}
 	if len(events) > 0 {
@@ -118,9 +118,9 @@ func (x *execution) recordEnd(ctx context.Context, cause error, events []*wire.E
 	return told, x.log.writer.Close(final)
 }
 
-// isUnbegun reports whether the execution is one of a command that ends before that has begun, in any worker.
-func (x *execution) isUnbegun(err error) bool {
-	return errors.Is(err, errHalted) && x.unbegun && x.node.Type == flow.TypeExec && !x.node.Idempotent
+// emptyClaim is the claim that gives a node back; see [wire.NodeState] for unbegun.
+func (cfg *Config) emptyClaim(unbegun bool) *wire.NodeClaimed {
+	return &wire.NodeClaimed{Runner: cfg.ID, Nonce: rand.Text(), Unbegun: unbegun}
 }
 
 // timeOutcome says in the end of the execution how long it took, from node:start on, whichever workers it had.

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"code.wake.dev/wake/internal/agent"
-	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/process"
 	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/internal/tracing"
@@ -313,35 +312,18 @@ func (d *drive) openEnds(ctx context.Context, last []*wire.Event) (ends []*wire.
 	return ends
 }
 
-// openCalls returns the open calls of the execution. A state in which its node was cancelled has none: then they are those of the log that
-// have no end.
+// openCalls returns the open calls of the execution, also if it was cancelled, with which the state has forgotten them.
 func (x *execution) openCalls(ctx context.Context) ([]wire.ToolCall, error) {
 	s, err := x.cfg.Runs.State(ctx, x.offer.RunID)
 	if err != nil {
 		return nil, err
 	}
-	if n := s.Nodes[x.offer.NodeID]; n.Exec == x.offer.ExecID && n.Open() {
-		return run.OpenCalls(s, x.offer.NodeID, x.offer.ExecID), nil
-	}
-	var calls []wire.ToolCall
-	query := eventlog.Query{Run: x.offer.RunID, Node: x.offer.NodeID, From: x.entry.Started, Kinds: []wire.Kind{wire.KindAgent, wire.KindTool}}
-	for e, err := range x.cfg.Log.Read(ctx, query) {
-		if err != nil {
+	if n := s.Nodes[x.offer.NodeID]; n.Exec == x.offer.ExecID && !n.Open() {
+		if s, err = x.cfg.Runs.Uncancelled(ctx, x.offer.RunID, x.offer.NodeID, n.Ended); err != nil {
 			return nil, err
 		}
-		if e.Event == nil || e.Event.ExecID != x.offer.ExecID {
-			continue
-		}
-		switch p := e.Event.Payload.(type) {
-		case *wire.ToolIntent:
-			calls = append(calls, wire.ToolCall{
-				CallID: e.Event.CallID, Parent: e.Event.Parent, Tool: p.ToolName, Input: p.ToolInput, Since: e.Event.Timestamp,
-			})
-		case *wire.AgentTool, *wire.ToolSealed:
-			calls = slices.DeleteFunc(calls, func(c wire.ToolCall) bool { return c.CallID == e.Event.CallID })
-		}
 	}
-	return calls, nil
+	return run.OpenCalls(s, x.offer.NodeID, x.offer.ExecID), nil
 }
 
 // endsSomething reports whether an event tells what a call or a turn has come to, or has cost.

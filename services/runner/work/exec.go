@@ -101,11 +101,14 @@ func (x *execution) driveCommand(ctx context.Context, c shell.Command, outcome *
 	leaving.Go(func() { x.leaveCommand(ctx, live, end) })
 	defer leaving.Wait()
 	defer end(nil)
+	unbegun := x.unbegun
+	x.unbegun = false // unless its host says so
 	for e, err := range c.Run(live) {
 		switch {
 		case errors.Is(err, agent.ErrLost):
 			return nil, err
 		case errors.Is(err, errHalted): // while the command waited for room
+			x.unbegun = unbegun
 			return nil, errHalted
 		case err != nil:
 			return last, &failure{message: err.Error(), kind: wire.ErrorStartFailed}

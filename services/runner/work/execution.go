@@ -45,15 +45,15 @@ type execution struct {
 	outer  context.Context //nolint:containedctx // in which the end is recorded
 	ctx    context.Context //nolint:containedctx // of the work, which lasts as long
 	cancel context.CancelCauseFunc
-	limit  *time.Timer // of its time; nil: there is none
-	// unbegun says that no worker before has begun the command.
-	unbegun bool
-	since   time.Duration // when that began, on the clock of process.Uptime
-	watch   *watch
+	limit  *time.Timer   // of its time; nil: there is none
+	since  time.Duration // when its time began, on the clock of process.Uptime
+	watch  *watch
 
 	drive *drive // the session of the agent that is at work; nil: none is
 	lost  int    // keepers of the agent
 	isDue bool   // the command of the node is to be run
+	// unbegun says that no worker has begun the command, this one included.
+	unbegun bool
 	// events and err are how the execution has ended, when nothing is at work.
 	events []*wire.Event
 	err    error

@@ -383,8 +383,8 @@ func (h *hold) takeOver(ctx context.Context, k *keeper.Keeper) error {
 	return err
 }
 
-// inheritTime has the time of the execution begin where it began for the earlier worker of a keeper, whose programs have worked on
-// meanwhile.
+// inheritTime has the time limit of the execution count from when the worker that opened the keeper began: the keeper's programs have
+// worked on since.
 func (h *hold) inheritTime(k *keeper.Keeper, old keeper.Label) {
 	if old.Since > 0 {
 		h.label.Since = old.Since

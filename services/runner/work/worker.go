@@ -30,14 +30,13 @@ type Worker struct {
 	first    bool             // no other offer's worker is at work
 	seat     *Seat
 
-	lease  *lease.Lease
-	trial  offerTrial
-	span   trace.Span // of starting the node
-	writer *eventlog.Writer
-	view   *view.View // belongs to the watch while it runs
-	exec   *execution // nil: there is nothing to be executed
-	// unbegun says that no worker has begun the command of the execution, as far as the log tells.
-	unbegun bool
+	lease   *lease.Lease
+	trial   offerTrial
+	span    trace.Span // of starting the node
+	writer  *eventlog.Writer
+	view    *view.View // belongs to the watch while it runs
+	exec    *execution // nil: there is nothing to be executed
+	unbegun bool       // the workers before have given the node back before they had begun its command
 }
 
 // begin begins to execute the node if it is still wanted. A worker that finds that another
@@ -122,7 +121,7 @@ func (w *Worker) takeNode(ctx context.Context) (_ context.Context, claimed bool,
 		return ctx, false, err
 	}
 	before := w.lastRunner()
-	w.unbegun = w.isUnbegun() // of those before: from its claim on the log can't tell
+	w.unbegun = w.isUnbegun() // the claim ends what the log says of those before
 	ctx = w.beginSpan(ctx, before)
 	if err := w.claimNode(ctx, last); err != nil {
 		w.lease.Release()
@@ -179,7 +178,11 @@ func (w *Worker) leaveNode(ctx context.Context, left, told bool, err error) erro
 
 // giveBack says in the log that the worker doesn't act for the node any more.
 func (w *Worker) giveBack(ctx context.Context) error {
-	_, err := w.writer.Anchor(ctx, w.cfg.ID, "")
+	unbegun := w.unbegun
+	if w.exec != nil {
+		unbegun = w.exec.unbegun
+	}
+	_, err := w.writer.Append(ctx, &wire.Event{ExecID: w.offer.ExecID, Payload: w.cfg.emptyClaim(unbegun)})
 	if err == nil {
 		err = w.writer.Close(ctx)
 	}
@@ -257,13 +260,10 @@ func (w *Worker) lastRunner() string {
 	return n.Runner
 }
 
-// isUnbegun reports whether no worker has begun the command of the execution.
+// isUnbegun reports whether it is known that no worker has begun the command of the execution, though one was about to.
 //
 //go:noinline // as lastClaimant
-func (w *Worker) isUnbegun() bool {
-	n := w.view.State().Nodes[w.offer.NodeID]
-	return n.Started < n.Scheduled || n.Started == 0 || n.Unbegun
-}
+func (w *Worker) isUnbegun() bool { return w.view.State().Nodes[w.offer.NodeID].Unbegun }
 
 // claimNode makes the worker the writer of the node behind its last message, and its view the state at the
 // position of the claim: what counts is whether the node was wanted there.
@@ -361,7 +361,7 @@ func (w *Worker) prepareExecution(ctx context.Context) (x *execution, missing, e
 	if x.node = x.def.Node(w.offer.NodeID); x.node == nil {
 		return x, nil, fmt.Errorf("run %s: the flow has no node %s", w.offer.RunID, w.offer.NodeID)
 	}
-	x.unbegun = w.unbegun
+	x.unbegun = x.node.Type == flow.TypeExec && (w.unbegun || x.entry.Started == 0 && !x.isKept())
 	x.log.played = x.node.Type == flow.TypeAgent && x.state.Fixtures != ""
 	x.seat.halt = &x.halt
 	x.span.SetAttributes(tracing.Attempt.Int(x.entry.Attempt))

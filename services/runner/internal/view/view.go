@@ -273,6 +273,23 @@ func (r *Runs) State(ctx context.Context, run string) (*wire.State, error) {
 	return v.state, nil
 }
 
+// Uncancelled folds a run as if its owner hadn't cancelled a node at a position: with what the node itself has recorded since.
+func (r *Runs) Uncancelled(ctx context.Context, runID, node string, at uint64) (*wire.State, error) {
+	s, err := history.StateAt(ctx, r.log, runID, at-1)
+	if err != nil {
+		return nil, err
+	}
+	for e, err := range r.log.Read(ctx, eventlog.Query{Run: runID, Node: node, Kinds: snapshot.Kinds, From: at}) {
+		if err == nil {
+			err = snapshot.Apply(ctx, r.log, s, e)
+		}
+		if err != nil && !snapshot.Refused(err) {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
 // Over reports whether a run needs no owner any more.
 func Over(s *wire.State) bool { return Ended(s.Status) || s.Imported != "" }
 
