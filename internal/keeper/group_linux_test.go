@@ -13,7 +13,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"code.wake.dev/wake/internal/keeper"
-	"code.wake.dev/wake/internal/keeper/guard"
 	"code.wake.dev/wake/internal/process"
 )
 
@@ -61,8 +60,12 @@ func TestGroupEnds(t *testing.T) {
 // leftGroups returns the folders of the keeper's group.
 func leftGroups(t *testing.T, b *bench) (found []string) {
 	t.Helper()
+	name, err := os.ReadFile(filepath.Join(b.config.Dir, "group"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, dir := range []string{b.config.Groups.Tree, b.config.Groups.Memory} {
-		own := filepath.Join(dir, guard.GroupName(b.config.Dir))
+		own := filepath.Join(dir, string(name))
 		all, err := filepath.Glob(own + "/program-*")
 		if err != nil {
 			t.Fatal(err)
@@ -181,6 +184,52 @@ func TestGroupOutlivesKeeper(t *testing.T) {
 	}
 	if err := shelf.Remove(label); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestGroupOfRemovedFolder shows that a keeper that lives on although its folder was removed freezes nothing of the keeper
+// that is opened in a new folder of that path.
+func TestGroupOfRemovedFolder(t *testing.T) {
+	t.Parallel()
+	if groups := keeper.ProbeGroups(t.Context(), keeper.Watchdogs); !hasTree(groups) {
+		t.Skipf("control groups of this host: %+v", groups)
+	}
+	dir := filepath.Join(t.TempDir(), "shelf")
+	label := keeper.Label{Run: "r", Node: "n", Exec: "n#1"}
+	openKeeper := func() *bench {
+		shelf, err := keeper.NewShelf(t.Context(), keeper.ShelfConfig{Dir: dir, Fence: keeper.Watchdogs})
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := process.Uptime()
+		k, err := shelf.Open(t.Context(), label, 0, now+time.Minute, now+2*time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = k.Quit(0) })
+		b := &bench{T: t, marks: t.TempDir(), keeper: k}
+		_ = b.start(process.Config{KeepStderr: true, Argv: []string{"/bin/sh", "-c", `while :; do echo >> "$DIR/beat"; sleep 0.01; done`}})
+		b.until("it is at work", func() bool { return b.mark("beat") != "" })
+		return b
+	}
+	former := openKeeper()
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	next := openKeeper()
+	now := process.Uptime()
+	if err := former.keeper.Extend(now+time.Millisecond, now+time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	former.until("it is frozen", func() bool { return former.rests("beat") })
+	if next.rests("beat") {
+		t.Error("it has frozen the next keeper's programs")
+	}
+	if err := former.keeper.Quit(0); err != nil {
+		t.Fatal(err)
+	}
+	if next.rests("beat") {
+		t.Error("it has ended the next keeper's programs")
 	}
 }
 

@@ -120,17 +120,11 @@ func (s *server) initGuard(r *bufio.Reader) error {
 }
 
 // makeGroup makes the control group of the tree, which does without one unless its memory is to be bounded.
-func (s *server) makeGroup() error {
-	t := s.Groups.GroupOf(s.Dir)
-	err := t.MakeAnew(s.Memory)
-	switch {
-	case err == nil:
-		s.group = t
-	case s.Memory != 0:
-		return errors.Join(err, t.EndAll())
-	default:
-		_, _ = os.Stderr.WriteString(err.Error() + "\n")
+func (s *server) makeGroup() (err error) {
+	if s.group, err = s.Groups.MakeGroup(s.Dir, s.Memory); err == nil || s.Memory != 0 {
+		return err
 	}
+	_, _ = os.Stderr.WriteString(err.Error() + "\n")
 	return nil
 }
 

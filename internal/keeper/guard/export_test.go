@@ -6,6 +6,6 @@ package guard
 func MakeGroup(g Groups, name string, limit int64, mkdir func(string) error) (kills int, err error) {
 	t := g.groupNamed(name)
 	t.mkdir = mkdir
-	err = t.MakeAnew(limit)
+	err = t.makeFolders(limit)
 	return t.CountKills(), err
 }

@@ -2,8 +2,7 @@ package guard
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -122,11 +121,12 @@ type Group struct {
 	mkdir  func(string) error
 }
 
-// GroupName names the group of the keeper of a folder.
-func GroupName(dir string) string {
-	sum := sha256.Sum256([]byte(dir))
-	return "wake-" + hex.EncodeToString(sum[:12])
-}
+// nameFile is a file in a keeper's folder. It has the name of the keeper's group, which no other keeper has, not even the next
+// one of a folder that was removed.
+const (
+	nameFile    = "group"
+	groupPrefix = "wake-"
+)
 
 // toArguments are those with which a guard is told of the group; see groupOf.
 func (t *Group) toArguments() []string {
@@ -147,8 +147,29 @@ func groupOf(tree, memory string) *Group {
 // makeDir makes a folder as the kernel does those of groups.
 func makeDir(dir string) error { return os.Mkdir(dir, 0o755) } // of no file of wake's
 
-// GroupOf returns the group of the keeper of a folder, whether it is there or not; nil if none can be made.
-func (g Groups) GroupOf(dir string) *Group { return g.groupNamed(GroupName(dir)) }
+// MakeGroup makes the group of the keeper of a folder. Its memory is bounded unless limit is 0. Nil: none can be made.
+func (g Groups) MakeGroup(dir string, limit int64) (*Group, error) {
+	name := groupPrefix + rand.Text()
+	t := g.groupNamed(name)
+	if t != nil {
+		if err := os.WriteFile(filepath.Join(dir, nameFile), []byte(name), 0o600); err != nil {
+			return nil, fmt.Errorf("guard: control group: %w", err)
+		}
+	}
+	if err := t.makeFolders(limit); err != nil {
+		return nil, errors.Join(err, t.EndAll())
+	}
+	return t, nil
+}
+
+// GroupOf returns the group that the keeper of a folder has, or had; nil if there is none.
+func (g Groups) GroupOf(dir string) *Group {
+	name, err := os.ReadFile(filepath.Join(dir, nameFile))
+	if err != nil || !strings.HasPrefix(string(name), groupPrefix) || !filepath.IsLocal(string(name)) {
+		return nil
+	}
+	return g.groupNamed(string(name))
+}
 
 func (g Groups) groupNamed(name string) *Group {
 	if g == (Groups{}) {
@@ -172,14 +193,9 @@ func (t *Group) allFolders() []string {
 	return slices.Compact(all)
 }
 
-// MakeAnew makes the group, in place of what was left of one. Its memory is bounded unless limit is 0.
-func (t *Group) MakeAnew(limit int64) error {
+func (t *Group) makeFolders(limit int64) error {
 	for _, dir := range t.allFolders() {
-		err := t.mkdir(dir)
-		if errors.Is(err, fs.ErrExist) {
-			err = errors.Join(t.EndAll(), t.mkdir(dir))
-		}
-		if err != nil {
+		if err := t.mkdir(dir); err != nil {
 			return fmt.Errorf("guard: control group: %w", err)
 		}
 	}
