@@ -124,6 +124,13 @@ type exitMessage struct {
 	Lost    bool   `json:"lost,omitempty"` // the keeper has ended it, or is gone
 	// Memory is the bound, in bytes, for which the kernel has killed something of the tree.
 	Memory int64 `json:"memory,omitempty"`
+	// At is when it ended, in Unix ms; 0 from a keeper that doesn't tell.
+	At int64 `json:"at,omitempty"`
+}
+
+// toExit is what the message says to who waits for the program.
+func (m exitMessage) toExit() process.Exit {
+	return process.Exit{Code: m.Code, Signal: m.Signal, Lost: m.Lost, Memory: m.Memory, At: m.At}
 }
 
 type endedMessage struct {

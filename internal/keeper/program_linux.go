@@ -207,7 +207,9 @@ func (p *program) noteExit(code int, signal string, lost bool) {
 	if p.exit != nil {
 		return
 	}
-	p.exit = &exitMessage{Code: code, Signal: signal, Lost: lost, Words: strings.ToValidUTF8(string(p.words), "\uFFFD")}
+	p.exit = &exitMessage{
+		Code: code, Signal: signal, Lost: lost, Words: strings.ToValidUTF8(string(p.words), "\uFFFD"), At: time.Now().UnixMilli(),
+	}
 	if p.server.blameMemory(p.kills, code != 0 || signal != "") {
 		p.exit.Memory = p.server.Memory
 	}
@@ -231,7 +233,7 @@ func (s *server) blameMemory(before int, failed bool) bool {
 // keepExit journals how the program has ended.
 func (p *program) keepExit() {
 	if b, err := json.Marshal(p.exit); err == nil {
-		_, _ = p.journal.Append(journal.Exit, time.Now().UnixMilli(), b)
+		_, _ = p.journal.Append(journal.Exit, p.exit.At, b)
 	}
 }
 

@@ -142,7 +142,7 @@ func (r *remote) Exited() <-chan struct{} { return r.exited }
 func (r *remote) Exit() process.Exit {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return process.Exit{Code: r.exit.Code, Signal: r.exit.Signal, Lost: r.exit.Lost, Memory: r.exit.Memory}
+	return r.exit.toExit()
 }
 
 // Words returns the end of stderr: all of it after End.

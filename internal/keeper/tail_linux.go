@@ -120,8 +120,7 @@ func (r *relic) readJournal(cursor *journal.Cursor, frames chan<- process.Frame,
 		case record.Kind == journal.Exit:
 			var m exitMessage
 			if json.Unmarshal(record.Data, &m) == nil {
-				r.words = m.Words
-				r.exit = process.Exit{Code: m.Code, Signal: m.Signal, Lost: m.Lost, Memory: m.Memory}
+				r.words, r.exit = m.Words, m.toExit()
 			}
 			continue
 		case record.Kind == journal.Err && words:

@@ -218,6 +218,8 @@ type Exit struct {
 	Lost bool
 	// Memory is the bound, in bytes, of what its tree may use, if the kernel has killed something of it for that; 0 if it hasn't.
 	Memory int64
+	// At is when it ended, in Unix ms, if a keeper tells; else 0.
+	At int64
 }
 
 // ErrSurvivors is returned if processes could not be ended.

@@ -758,7 +758,7 @@ func TestBackBeforeItIsAsked(t *testing.T) {
 }
 
 // A worker that comes back to a command counts the time in which the command worked on without a worker, and records a command that
-// has ended in time as complete, also when the limit is over by then.
+// has ended in time as complete, also when the limit is over by then, with the time that the command itself has taken.
 func TestTimeGoesOnWithoutWorker(t *testing.T) {
 	const limit = 4 * time.Second
 	for _, test := range []struct {
@@ -790,6 +790,11 @@ func TestTimeGoesOnWithoutWorker(t *testing.T) {
 			}
 			if pids, at := c.ticks(); len(pids) != 1 || at[pids[0]][len(at[pids[0]])-1].Sub(at[pids[0]][0]) > limit*6/4 {
 				t.Errorf("%d processes, which said when they ran: %v", len(pids), at)
+			}
+			for _, e := range entries {
+				if p, exits := e.Event.Payload.(*wire.ExecExit); exits && test.away > 0 && (p.DurationMs < 2000 || p.DurationMs >= limit.Milliseconds()) {
+					t.Errorf("the log has it that the command took %d ms", p.DurationMs)
+				}
 			}
 		})
 	}

@@ -307,9 +307,12 @@ func (r *run) yieldExit(ctx context.Context, err error, streams map[string]*text
 		yield(nil, fmt.Errorf("shell: %w", agent.ErrLost))
 		return
 	}
+	took := time.Since(r.begin).Milliseconds()
+	if r.process.Attached && exit.At != 0 { // it may have ended while nobody was attached
+		took = max(0, exit.At-r.begin.UnixMilli())
+	}
 	r.yieldPayload(yield, &wire.ExecExit{
-		ExitCode: int64(exit.Code), Signal: exit.Signal, TimedOut: r.over, DurationMs: time.Since(r.begin).Milliseconds(),
-		MemoryBytes: exit.Memory,
+		ExitCode: int64(exit.Code), Signal: exit.Signal, TimedOut: r.over, DurationMs: took, MemoryBytes: exit.Memory,
 	})
 }
 
