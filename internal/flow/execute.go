@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/internal/schema"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -108,19 +109,28 @@ func patchesOf(input wire.Raw) []wire.Patch {
 }
 
 // executeAsk asks a human, and completes the node with the answer. It reports whether
-// there was something to do. An answer that is none of the choices is asked for
-// again.
+// there was something to do. An answer that isn't acceptable is asked for again.
 func (p *planner) executeAsk(id string, n wire.NodeState) bool {
-	answer, acceptable := choiceOf(n.Input, n.Answer)
-	switch {
-	case n.Answer != nil && acceptable:
-		p.emit(n.Exec, &wire.NodeComplete{
-			Target: id, Output: wire.RawOf(map[string]any{"answer": answer}), DurationMs: p.now - n.StartedAt,
-		})
+	if n.PromptID == "" && n.Answer == nil {
+		if err := schema.Check(n.Input.Get("schema")); err != nil {
+			p.emit(n.Exec, &wire.NodeError{Target: id, Error: "schema: " + err.Error(), ErrorType: errorInput})
+			return true
+		}
+		p.requestInput(id, n, nil)
 		return true
-	case n.PromptID == "":
-		p.requestInput(id, n)
-		return true
+	}
+	if n.Answer != nil {
+		answer, err := AcceptAnswer(n.Input, n.Answer)
+		switch {
+		case err == nil:
+			p.emit(n.Exec, &wire.NodeComplete{
+				Target: id, Output: wire.RawOf(map[string]any{"answer": answer}), DurationMs: p.now - n.StartedAt,
+			})
+			return true
+		case n.PromptID == "":
+			p.requestInput(id, n, err)
+			return true
+		}
 	}
 	for _, c := range p.s.Inbox {
 		if prompt := c.Command.TextAt("promptId"); prompt == n.PromptID && textOf(c.Command, "type") == "reply" {
@@ -133,45 +143,52 @@ func (p *planner) executeAsk(id string, n wire.NodeState) bool {
 	return false
 }
 
-func (p *planner) requestInput(id string, n wire.NodeState) {
+// requestInput asks for input, again if there was an answer that isn't acceptable.
+func (p *planner) requestInput(id string, n wire.NodeState, fault error) {
 	prompt := textOf(n.Input, "prompt")
-	choices := choicesOf(n.Input)
-	if n.Answer != nil {
-		prompt = fmt.Sprintf("%s (one of: %s)", prompt, strings.Join(choices, ", "))
+	if fault != nil {
+		prompt = fmt.Sprintf("%s (The answer was %s.)", prompt, fault)
 	}
 	p.emit(n.Exec, &wire.InputRequested{
 		Target: id, PromptID: fmt.Sprintf("p%d", p.s.PromptCount+1),
-		Prompt: prompt, Choices: choices, Schema: n.Input.Get("schema"),
+		Prompt: prompt, Choices: plainTexts(elementsOf(n.Input.Get("choices"))), Schema: n.Input.Get("schema"),
 	})
 }
 
-// Acceptable reports whether an answer is one of the choices that the input of an
-// ask node gives, if it gives any, and returns those.
-func Acceptable(input, answer wire.Raw) (choices []string, ok bool) {
-	_, ok = choiceOf(input, answer)
-	return choicesOf(input), ok
+// AcceptAnswer returns an answer to an ask node as the node takes it, or says why it doesn't: the choice that it is, of the type
+// that it has in the node's input, as the text 1 may be sent as a number; or what its schema asks for, for which a text may be
+// sent as the value that it reads as, and a value as a text. With neither in the input, any answer will do as it is.
+func AcceptAnswer(input, answer wire.Raw) (wire.Raw, error) {
+	if choices := elementsOf(input.Get("choices")); len(choices) > 0 {
+		i := slices.IndexFunc(choices, func(c wire.Raw) bool { return c.Plain() == answer.Plain() })
+		if i < 0 {
+			return nil, fmt.Errorf("none of the choices (%s)", strings.Join(plainTexts(choices), ", "))
+		}
+		answer = choices[i]
+	}
+	rule := input.Get("schema")
+	fault := schema.Validate(answer, rule)
+	if fault == nil {
+		return answer, nil
+	}
+	other := wire.RawString(answer.Plain())
+	if text, isText := answer.Text(); isText {
+		var err error
+		if other, err = wire.RawFromJSON([]byte(text)); err != nil {
+			return nil, fault
+		}
+	}
+	if schema.Validate(other, rule) != nil {
+		return nil, fault
+	}
+	return other, nil
 }
 
-// choiceOf returns the choice that an answer is, of the type that it has in the input of the ask node, as the text 1 is sent as a
-// number; the answer itself if any will do.
-func choiceOf(input, answer wire.Raw) (choice wire.Raw, ok bool) {
-	choices := elementsOf(input.Get("choices"))
-	if len(choices) == 0 {
-		return answer, true
-	}
-	i := slices.IndexFunc(choices, func(c wire.Raw) bool { return c.Plain() == answer.Plain() })
-	if i < 0 {
-		return nil, false
-	}
-	return choices[i], true
-}
-
-func choicesOf(input wire.Raw) []string {
+func plainTexts(values []wire.Raw) []string {
 	var out []string
-	for _, c := range elementsOf(input.Get("choices")) {
-		out = append(out, c.Plain())
+	for _, v := range values {
+		out = append(out, v.Plain())
 	}
 	return out
 }
-
 func textOf(v wire.Raw, name string) string { return v.Get(name).Plain() }

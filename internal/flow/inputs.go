@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"code.wake.dev/wake/internal/document"
+	"code.wake.dev/wake/internal/schema"
 )
 
 // Providers are the kinds of agents that a flow can name; one that names none
@@ -275,9 +276,13 @@ func (r *flowReader) setInput(o *fields) {
 func (r *flowReader) askInput(o *fields) {
 	o.needField("prompt")
 	o.takeField("choices")
-	o.takeField("schema")
 	r.checkKind(o, "choices", document.List, "a list")
 	r.checkKind(o, "schema", document.Object, "an object")
+	if rule := o.takeRaw("schema"); !hasBinding(string(rule)) {
+		if err := schema.Check(rule); err != nil {
+			r.Add(o.t.Get("schema").At, o.fieldName("schema"), "%v", err)
+		}
+	}
 }
 
 // flowInput checks a child run; the child itself is a file until

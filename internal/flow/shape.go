@@ -58,7 +58,9 @@ func nodeShapes(d *Definition) map[string]valueShape {
 func outputShape(n *Node) valueShape {
 	switch n.Type {
 	case TypeAsk:
-		return valueShape{}.withFields("answer")
+		s := valueShape{}.withFields("answer")
+		s["answer"] = schemaShape(n.Input.Get("schema").Any())
+		return s
 	case TypeSleep, TypeAt:
 		return valueShape{}.withFields("at", "lateMs")
 	case TypeExec:

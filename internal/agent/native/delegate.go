@@ -9,6 +9,7 @@ import (
 
 	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/schema"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -23,7 +24,7 @@ func (s *session) delegateTools() ([]*tool, error) {
 	}
 	if r := s.request; r.RunFlow != nil && len(r.Flows) > 0 && !slices.Contains(r.Options.DisallowedTools, agent.ToolRunFlow) {
 		for _, f := range r.Flows {
-			if _, err := compileSchema(f.Input); err != nil {
+			if err := schema.Check(f.Input); err != nil {
 				return nil, fmt.Errorf("input of flow %s: %w", f.Name, err)
 			}
 		}
@@ -87,7 +88,7 @@ func flowTool(known []flow.Child, start func(ctx context.Context, call, name str
 			if len(given) == 0 {
 				given = wire.Null
 			}
-			if err := validateValue(given, known[i].Input); err != nil {
+			if err := schema.Validate(given, known[i].Input); err != nil {
 				return result{}, fmt.Errorf("input of flow %s: %w", name, err)
 			}
 		}

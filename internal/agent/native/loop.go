@@ -13,6 +13,7 @@ import (
 
 	"code.wake.dev/wake/internal/flow"
 	"code.wake.dev/wake/internal/hook"
+	"code.wake.dev/wake/internal/schema"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -378,8 +379,8 @@ func (s *session) structuredAnswer() (wire.Raw, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the answer is no JSON, though a schema was given: %w", err)
 	}
-	if err := validateValue(value, s.request.Options.OutputSchema); err != nil {
-		return nil, err
+	if err := schema.Validate(value, s.request.Options.OutputSchema); err != nil {
+		return nil, fmt.Errorf("the answer is %w", err)
 	}
 	return value, nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/internal/process"
+	"code.wake.dev/wake/internal/schema"
 )
 
 // Provider runs wake's own agent. The zero value reaches no model: keys come from
@@ -60,8 +61,8 @@ func (p *Provider) Start(ctx context.Context, r agent.Request) (agent.Session, e
 	if err := checkPrices(r.Options, cmp.Or(r.Options.Model, d.Model)); err != nil {
 		return nil, err
 	}
-	if _, err := compileSchema(r.Options.OutputSchema); err != nil {
-		return nil, err
+	if err := schema.Check(r.Options.OutputSchema); err != nil {
+		return nil, fmt.Errorf("native: outputSchema: %w", err)
 	}
 	return newSession(ctx, d, r, mode), nil
 }

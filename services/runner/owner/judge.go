@@ -390,8 +390,8 @@ func (j *judge) judgeReply(ctx context.Context) error {
 		if ask.HasAnswer(j.state, open[0]) {
 			return command.Reject(wire.CodeCommandRejected, "%q has its answer", j.cmd.PromptID)
 		}
-		if choices, ok := flow.Acceptable(n.Input, j.cmd.Content); !ok {
-			return command.Reject(wire.CodeBadRequest, "the answer is none of the choices%s", listText(choices))
+		if _, err := flow.AcceptAnswer(n.Input, j.cmd.Content); err != nil {
+			return command.Reject(wire.CodeBadRequest, "the answer is %v", err)
 		}
 		return nil
 	}
