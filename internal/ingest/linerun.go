@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strings"
 
 	"code.wake.dev/wake/internal/eventlog"
@@ -29,10 +30,12 @@ type lineRun struct {
 	pos    uint64   // up to which the run was read
 	stored []digest // its lines
 	at     int      // how many of them the input has told
+	now    int64    // when the last one says that it was, Unix ms
 
 	owner   *eventlog.Writer
 	workers map[string]*eventlog.Writer // by node
 	agents  map[string]*lineAgent
+	spent   map[string]*lineSpending // by agent
 
 	waiting []*wire.Event // for one writer
 	waitsOn *eventlog.Writer
@@ -48,6 +51,12 @@ type lineAgent struct {
 	loops int
 }
 
+// lineSpending is what an agent has used so far, of a model.
+type lineSpending struct {
+	model string
+	total wire.Spending
+}
+
 // maxWaiting bounds the events that wait to be stored together.
 const maxWaiting = 500
 
@@ -55,7 +64,7 @@ const maxWaiting = 500
 func openLines(ctx context.Context, log *eventlog.Log, id string, o LinesOptions) (*lineRun, error) {
 	r := &lineRun{
 		log: log, id: id, options: o, result: LinesRun{RunID: id}, state: run.New(id),
-		workers: map[string]*eventlog.Writer{}, agents: map[string]*lineAgent{},
+		workers: map[string]*eventlog.Writer{}, agents: map[string]*lineAgent{}, spent: map[string]*lineSpending{},
 	}
 	return r, r.loadRecorded(ctx)
 }
@@ -107,6 +116,10 @@ func nodeOf(agentID string) string { return strings.ReplaceAll(agentID, ":", "_"
 // takeLine takes a line; e is nil if it is no event.
 func (r *lineRun) takeLine(ctx context.Context, number int, line string, e *kahn.Event) error {
 	r.result.Lines++
+	var used []*wire.Event
+	if e != nil {
+		r.now, used = e.Time(), r.takeSpending(number, e)
+	}
 	if r.at == len(r.stored) && r.owner == nil {
 		if err := r.claimRun(ctx); err != nil {
 			return err
@@ -125,7 +138,42 @@ func (r *lineRun) takeLine(ctx context.Context, number int, line string, e *kahn
 	r.at++
 	r.stored = append(r.stored, digest{}) // from here on it is written, not compared
 	r.result.Added++
-	return r.writeLine(ctx, number, line, e)
+	return r.writeLine(ctx, number, line, e, used)
+}
+
+// takeSpending returns the usage of an agent that a line tells beyond what lines before it have told.
+func (r *lineRun) takeSpending(number int, e *kahn.Event) []*wire.Event {
+	x := r.spent[e.AgentID]
+	if x == nil {
+		x = new(lineSpending)
+		r.spent[e.AgentID] = x
+	}
+	switch b := e.Body.(type) {
+	case *kahn.RunStart:
+		x.model = wire.ValueOf(b.Model)
+	case *kahn.RunEnd:
+		before, now := x.total, e.Spending()
+		if now == before {
+			return nil
+		}
+		x.total = now
+		p := &wire.Usage{
+			MessageID: fmt.Sprintf("line-%d", number), Model: x.model,
+			InputTokens: max(0, now.InputTokens-before.InputTokens), OutputTokens: max(0, now.OutputTokens-before.OutputTokens),
+		}
+		if now.ComputedUsd > 0 {
+			p.CostSource = kahn.Format
+		}
+		if now.Unpriced == 0 || now.CostUsd > 0 {
+			p.CostUsd = new(max(0, now.CostUsd-before.CostUsd))
+		}
+		used := singleEvent(e, &wire.Event{Payload: p})
+		if p.CostUsd != nil && now.Unpriced > 0 { // more than that was spent
+			used = append(used, singleEvent(e, &wire.Event{Payload: &wire.Usage{MessageID: p.MessageID + "-unpriced", Model: x.model}})...)
+		}
+		return used
+	}
+	return nil
 }
 
 // claimRun makes this process the writer of the run, and looks what another process
@@ -170,7 +218,7 @@ func (r *lineRun) beginRun(ctx context.Context) error {
 		return err
 	}
 	sum := sha256.Sum256(definition)
-	_, err = r.owner.Append(ctx, &wire.Event{Payload: &wire.FlowStart{
+	_, err = r.owner.Append(ctx, &wire.Event{Timestamp: r.now, Payload: &wire.FlowStart{
 		FlowName: kahn.Format, Definition: definition, DefinitionHash: hex.EncodeToString(sum[:]), Input: input,
 		Labels: r.options.Labels, Imported: "ingest",
 	}})
@@ -179,7 +227,7 @@ func (r *lineRun) beginRun(ctx context.Context) error {
 }
 
 // writeLine writes a line: the last of its events holds it.
-func (r *lineRun) writeLine(ctx context.Context, number int, line string, e *kahn.Event) error {
+func (r *lineRun) writeLine(ctx context.Context, number int, line string, e *kahn.Event, used []*wire.Event) error {
 	if e == nil {
 		data, err := wire.Marshal(line)
 		if err != nil {
@@ -199,7 +247,7 @@ func (r *lineRun) writeLine(ctx context.Context, number int, line string, e *kah
 	if err != nil {
 		return err
 	}
-	events = append(events, made...)
+	events = slices.Concat(events, used, made)
 	for _, w := range events {
 		w.Timestamp = e.Time()
 		w.ExecID = run.ExecID(a.node, a.execs)
@@ -330,7 +378,7 @@ func (r *lineRun) completeRun(ctx context.Context, more bool) error {
 			return err
 		}
 	}
-	if _, err := r.owner.Append(ctx, &wire.Event{Payload: p}); err != nil {
+	if _, err := r.owner.Append(ctx, &wire.Event{Timestamp: r.now, Payload: p}); err != nil {
 		return err
 	}
 	r.state.Status = wire.RunComplete

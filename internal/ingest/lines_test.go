@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -94,6 +95,44 @@ func TestLines(t *testing.T) {
 	}
 	if got, _ := export(t, log, "r1", kahn.Projection{}); got != file {
 		t.Error(cmp.Diff(file, got))
+	}
+}
+
+// TestLinesSpending: the ends of an agent tell what it has used in the run so far, and lines when all of it was.
+func TestLinesSpending(t *testing.T) {
+	log := logtest.Start(t)
+	end := func(at, ext string) string {
+		return strings.Replace(strings.Replace(coderEnd, "09:01:05", at, 1), `}`, `,"ext":{`+ext+`}}`, 1)
+	}
+	all := []string{
+		coderStart, end("09:01:05", `"tokens_in":100,"tokens_out":20,"cost_usd":0.5,"cost_basis":"computed"`),
+		strings.Replace(coderStart, "09:00", "09:02", 1), end("09:03:00", `"tokens_in":150,"tokens_out":30,"cost_usd":0.75,"cost_basis":"partly unknown"`),
+		strings.ReplaceAll(subStart, "09:00", "09:04"), strings.Replace(strings.Replace(subEnd, "09:00:01", "09:05:00", 1), `}`, `,"ext":{"tokens_in":-1,"tokens_out":7}}`, 1),
+	}
+	for _, n := range []int{3, len(all)} { // the second time, only what is new counts
+		if _, err := push(t, log, inputLines("r1", all[:n]...), ingest.LinesOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	state, events := fold(t, log, "r1")
+	u := state.Usage
+	if u.InputTokens != 150 || u.OutputTokens != 37 || u.CostUsd != 0.75 || u.ComputedUsd != 0.5 || u.Unpriced != 1 {
+		t.Errorf("%+v", u)
+	}
+	var begun, ended int64
+	for _, e := range events {
+		switch e.Payload.(type) {
+		case *wire.FlowStart:
+			begun = e.Timestamp
+		case *wire.FlowComplete:
+			ended = e.Timestamp
+		}
+	}
+	if took := time.Duration(ended-begun) * time.Millisecond; took != 5*time.Minute {
+		t.Errorf("the run took %s", took)
+	}
+	if got, _ := export(t, log, "r1", kahn.Projection{}); got != inputLines("r1", all...) {
+		t.Error(cmp.Diff(inputLines("r1", all...), got))
 	}
 }
 

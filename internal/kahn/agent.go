@@ -2,6 +2,7 @@ package kahn
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
 
@@ -327,6 +328,25 @@ func spendingOf(s wire.Spending) *extension {
 		x.CostUsd = &s.CostUsd
 	}
 	return x
+}
+
+// Spending returns what a line says that its agent has used and cost in the run so far, all tokens of its input as one number;
+// zero if it says nothing of that.
+func (e *Event) Spending() (s wire.Spending) {
+	var x extension
+	i := slices.IndexFunc(e.Unknown, func(f Field) bool { return f.Name == "ext" })
+	if i < 0 || json.Unmarshal(e.Unknown[i].Value, &x) != nil {
+		return s
+	}
+	s.InputTokens, s.OutputTokens = max(0, wire.ValueOf(x.TokensIn)), max(0, wire.ValueOf(x.TokensOut))
+	s.CostUsd = min(max(0, wire.ValueOf(x.CostUsd)), wire.MaxCostUsd)
+	switch x.CostBasis {
+	case wire.CostComputed:
+		s.ComputedUsd = s.CostUsd
+	case wire.CostPartly:
+		s.Unpriced = 1
+	}
+	return s
 }
 
 // addExtension says on a line what KAHN has no field for.
