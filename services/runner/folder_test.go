@@ -511,48 +511,59 @@ edges:
   - {from: f, to: d}
 `
 
-// A run and the flows that it has begun go on in one folder when its machine is gone: what each of them had made is there.
+// A run and the flows that it has begun go on in one folder when their folder is gone with its machine, or from it: what each of them
+// had made is there.
 func TestFlowsGoOnInOneFolder(t *testing.T) {
-	natstest.Bubble(t, func(t *testing.T) {
-		b := newBench(t)
-		first := t.TempDir()
-		begun := make(chan struct{})
-		write := func(r agent.Request) error {
-			return os.WriteFile(filepath.Join(r.Options.Cwd, r.NodeID), nil, 0o600)
+	for name, runners := range map[string][]string{
+		"elsewhere": {"r2", "r3"}, // of which any may go on with either run
+		"here":      {"r1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T) { flowsGoOn(t, runners) })
+		})
+	}
+}
+
+func flowsGoOn(t *testing.T, runners []string) {
+	t.Helper()
+	b := newBench(t)
+	first := t.TempDir()
+	begun := make(chan struct{})
+	write := func(r agent.Request) error {
+		return os.WriteFile(filepath.Join(r.Options.Cwd, r.NodeID), nil, 0o600)
+	}
+	r1 := b.process("r1", &scripted{say: func(ctx context.Context, r agent.Request) (string, error) {
+		if r.NodeID == "c" {
+			close(begun)
+			<-ctx.Done()
+			return "", ctx.Err()
 		}
-		r1 := b.process("r1", &scripted{say: func(ctx context.Context, r agent.Request) (string, error) {
-			if r.NodeID == "c" {
-				close(begun)
-				<-ctx.Done()
-				return "", ctx.Err()
-			}
-			return "done", write(r)
-		}}, keeping, func(c *runner.Config) { c.Workspaces = first })
-		b.submit("run1", below)
-		<-begun
-		r1.kill()
-		if err := os.Rename(first, first+".gone"); err != nil {
-			t.Fatal(err)
+		return "done", write(r)
+	}}, keeping, func(c *runner.Config) { c.Workspaces = first })
+	b.submit("run1", below)
+	<-begun
+	r1.kill()
+	if err := os.Rename(first, first+".gone"); err != nil {
+		t.Fatal(err)
+	}
+	var found sync.Map
+	again := &scripted{say: func(_ context.Context, r agent.Request) (string, error) {
+		found.Store(r.NodeID, names(t, r.Options.Cwd))
+		return "done", write(r)
+	}}
+	for _, id := range runners {
+		dir := t.TempDir()
+		b.process(id, again, keeping, func(c *runner.Config) { c.Workspaces, c.WorkspaceGrace = dir, 3*time.Second })
+	}
+	state, entries := b.ended("run1")
+	if state.Result != wire.FlowStatusComplete || count(entries, wire.TypeFlowPaused) != 0 {
+		t.Errorf("ended as %s (%s):\n%s", state.Result, state.Error, story(entries))
+	}
+	for node, want := range map[string]string{"c": "a b", "d": "a b c"} {
+		if got, _ := found.Load(node); got != want {
+			t.Errorf("%s found %q, want %q", node, got, want)
 		}
-		var found sync.Map
-		elsewhere := &scripted{say: func(_ context.Context, r agent.Request) (string, error) {
-			found.Store(r.NodeID, names(t, r.Options.Cwd))
-			return "done", write(r)
-		}}
-		for _, id := range []string{"r2", "r3"} { // of which any may go on with either run
-			dir := t.TempDir()
-			b.process(id, elsewhere, keeping, func(c *runner.Config) { c.Workspaces, c.WorkspaceGrace = dir, 3*time.Second })
-		}
-		state, entries := b.ended("run1")
-		if state.Result != wire.FlowStatusComplete || count(entries, wire.TypeFlowPaused) != 0 {
-			t.Errorf("ended as %s (%s):\n%s", state.Result, state.Error, story(entries))
-		}
-		for node, want := range map[string]string{"c": "a b", "d": "a b c"} {
-			if got, _ := found.Load(node); got != want {
-				t.Errorf("%s found %q, want %q", node, got, want)
-			}
-		}
-	})
+	}
 }
 
 // Where each execution has a folder of its own, so has a flow, wherever its run goes on.

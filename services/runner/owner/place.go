@@ -128,14 +128,12 @@ func (o *owner) keepFolder(ctx context.Context) error {
 // folderIsThere reports whether the folder is there, and if it isn't, whether it is shared with the run's parent. One that isn't
 // shared is there, too, if this runner sees it.
 func (o *owner) folderIsThere(ctx context.Context) (there, shared bool, err error) {
-	self, dir := o.cfg.ID, o.view.State().Workspace
-	if o.folder.holder == self {
-		return isFolder(dir), false, nil
-	}
-	if o.cfg.Leases.Present(o.folder.holder) {
+	self, seen := o.cfg.ID, isFolder(o.view.State().Workspace)
+	isHolder := o.folder.holder == self
+	if isHolder && seen || !isHolder && o.cfg.Leases.Present(o.folder.holder) {
 		return true, false, nil
 	}
-	if shared, err = o.sharesFolder(ctx); err != nil || shared || !isFolder(dir) {
+	if shared, err = o.sharesFolder(ctx); err != nil || shared || !seen {
 		return false, shared, err
 	}
 	o.cfg.Logger.Info("the run goes on in its folder with another runner", "run", o.runID, "runner", self, "former", o.folder.holder)
