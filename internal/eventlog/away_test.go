@@ -100,6 +100,46 @@ func (p process) texts(run, node string, n int) {
 	}
 }
 
+// A dead letter waits on disk while the server is away, also for a process that goes on with it. Of one that no message could hold,
+// the beginning is kept.
+func TestDeadLetterWaits(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	a := newAway(t, eventlog.Options{SpoolDir: dir})
+	w := a.claim("r", "n")
+	a.server.Stop()
+	enqueue(t, w, 0, 1)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel() // the node of the event is over
+	long := strings.Repeat("x", 8<<20)
+	for _, data := range []string{"bad", long} {
+		if err := a.QueueDeadLetter(ended, "runner", "why", eventlog.Entry{Subject: "wake.events.r.n.text", Data: []byte(data)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	spooled(t, dir, 1)
+	left := image(t, dir)
+	a.server.Start(t)
+	if err := w.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, from := range []string{"the process", "the next one"} {
+		letters := a.deadLetters(2) // the next one's are the same
+		if l := letters[0]; l.Service != "runner" || l.Reason != "why" || string(l.Data) != "bad" || l.Subject != "wake.events.r.n.text" {
+			t.Errorf("%s stored %+v", from, l)
+		}
+		if got := string(letters[1].Data); len(got) < 100<<10 || !strings.HasPrefix(long, got) {
+			t.Errorf("%s stored %d bytes of a long one", from, len(got))
+		}
+		if from == "the process" {
+			next := a.another(eventlog.Options{SpoolDir: left})
+			if err := next.stop(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
 // While the server is away, events wait on disk; little is kept in memory.
 func TestServerAway(t *testing.T) {
 	t.Parallel()

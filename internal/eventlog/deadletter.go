@@ -21,11 +21,7 @@ const maxDamage = 64 << 10
 // DeadLetter stores in WAKE_DEADLETTER what a service couldn't use, with the
 // reason, and returns when it is stored.
 func (l *Log) DeadLetter(ctx context.Context, service, reason string, e Entry) error {
-	data, err := wire.Marshal(&wire.Poison{
-		V: wire.Version, Service: service, Reason: reason,
-		Subject: e.Subject, Stream: l.names.EventsStream(), Position: e.Pos,
-		Data: e.Data, Timestamp: time.Now().UnixMilli(),
-	})
+	data, err := l.encodeLetter(service, reason, e)
 	if err == nil {
 		_, err = l.Send(ctx, l.names.DeadLetter(service), data)
 	}
@@ -36,20 +32,50 @@ func (l *Log) DeadLetter(ctx context.Context, service, reason string, e Entry) e
 	return nil
 }
 
+// QueueDeadLetter is [Log.DeadLetter] that doesn't wait until the letter is stored, as [Writer.Enqueue] doesn't for an event: the
+// server may be away. Of data that no message can hold the beginning is kept.
+func (l *Log) QueueDeadLetter(ctx context.Context, service, reason string, e Entry) error {
+	e.Data = e.Data[:min(len(e.Data), l.inlineLimit()-headroom)]
+	letter, err := l.sealLetter(service, reason, e)
+	if err == nil {
+		_, err = l.dead.queueUnit(ctx, []*frame{letter}, false, nil)
+	}
+	if err != nil {
+		return fmt.Errorf("eventlog: dead letter of %s: %w", service, err)
+	}
+	l.metrics.letters.WithLabelValues(service).Inc()
+	return nil
+}
+
+// sealLetter returns a dead letter as the lane that publishes them takes it.
+func (l *Log) sealLetter(service, reason string, e Entry) (*frame, error) {
+	data, err := l.encodeLetter(service, reason, e)
+	if err != nil {
+		return nil, err
+	}
+	subject := l.names.DeadLetter(service)
+	if data, err = l.o.Keys.Value(subject, data); err != nil {
+		return nil, err
+	}
+	return &frame{subject: subject, data: data}, nil
+}
+
+func (l *Log) encodeLetter(service, reason string, e Entry) ([]byte, error) {
+	return wire.Marshal(&wire.Poison{
+		V: wire.Version, Service: service, Reason: reason,
+		Subject: e.Subject, Stream: l.names.EventsStream(), Position: e.Pos,
+		Data: e.Data, Timestamp: time.Now().UnixMilli(),
+	})
+}
+
 // buryFrame hands a frame that will never be stored to the dead letters.
 func (l *lane) buryFrame(ctx context.Context, f *frame, reason string) error {
-	data, err := wire.Marshal(&wire.Poison{
-		V: wire.Version, Service: DeadService, Reason: reason, Subject: f.subject,
-		Stream: l.log.names.EventsStream(), Data: f.data, Timestamp: time.Now().UnixMilli(),
-	})
+	letter, err := l.log.sealLetter(DeadService, reason, Entry{Subject: f.subject, Data: f.data})
 	if err != nil {
 		return err
 	}
-	subject := l.log.names.DeadLetter(DeadService)
-	if data, err = l.log.o.Keys.Value(subject, data); err != nil {
-		return err
-	}
-	return l.handOver(ctx, f, &frame{subject: subject, data: data, blobs: f.blobs})
+	letter.blobs = f.blobs
+	return l.handOver(ctx, f, letter)
 }
 
 // handOver gives a dead letter to the lane that publishes dead letters.

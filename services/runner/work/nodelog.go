@@ -194,7 +194,7 @@ func (l *nodeLog) setAside(ctx context.Context, e *wire.Event, reason error) {
 	l.cfg.Logger.Error("event refused", "run", l.offer.RunID, "node", l.offer.NodeID, "type", e.Type(), "error", reason)
 	subject := l.cfg.subjectNames().Event(l.offer.RunID, l.offer.NodeID, string(e.Type().Kind()))
 	entry := eventlog.Entry{Subject: subject, Data: []byte(l.cfg.Log.Redacted(fmt.Sprintf("%+v", e.Payload)))}
-	if err := l.cfg.Log.DeadLetter(ctx, "runner", reason.Error(), entry); err != nil {
+	if err := l.cfg.Log.QueueDeadLetter(ctx, "runner", reason.Error(), entry); err != nil {
 		l.cfg.Logger.Error("dead letter not stored", "subject", subject, "error", err)
 	}
 }
