@@ -144,6 +144,52 @@ nodes:
 	}
 }
 
+// A flow node whose time is over when its run gets another owner, since the one before has died: that one ends the node's run, and
+// what follows waits for it.
+func TestTimeOverWithoutOwner(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		var atWork, begun atomic.Int64
+		p := &scripted{say: func(ctx context.Context, r agent.Request) (string, error) {
+			if n := atWork.Add(1); n > 1 {
+				t.Errorf("%d agents are at work", n)
+			}
+			defer atWork.Add(-1)
+			if text, _ := r.Prompt.Text(); text == "then" {
+				return "done", nil
+			}
+			begun.Add(1)
+			<-ctx.Done()
+			<-time.After(3 * time.Second)
+			return "", ctx.Err()
+		}}
+		owner := b.process("owner", p, func(c *runner.Config) { c.Pools = []string{"elsewhere"} })
+		b.submit("run1", `
+name: f
+workspace: shared
+nodes:
+  - id: work
+    type: flow
+    policy: {timeoutMs: 3000, continueOnError: true}
+    input: {flow: {name: sub, nodes: [{id: a, type: agent, input: {prompt: a}}]}}
+  - {id: then, type: agent, input: {prompt: then}}
+edges:
+  - {from: work, to: then}
+`)
+		b.until("run1.work#1", wire.TypeNodeScheduled)
+		b.runner("worker", p)
+		b.awaits("the agent", func() bool { return begun.Load() == 1 })
+		owner.kill()
+		s, entries := b.ended("run1")
+		if s.NodeStatus["then"] != wire.NodeDone || s.Nodes["work"].ErrorType != wire.ErrorTimeout {
+			t.Error(story(entries))
+		}
+		if state, entries := b.ended("run1.work#1"); state.Status != wire.RunAborted {
+			t.Error(story(entries))
+		}
+	})
+}
+
 // Nor does a new owner go on beside a child that a former one has told to end.
 func TestNewOwnerWaitsForChild(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {

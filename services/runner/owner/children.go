@@ -34,6 +34,7 @@ type children struct {
 // childRun is the run of an open execution, or call.
 type childRun struct {
 	run    string
+	asked  bool               // the run of a flow node is asked for, or needn't be
 	seen   bool               // its state was looked up: what happens from then on is followed
 	failed bool               // no run can have its input
 	ended  bool               // its end is that of its node
@@ -186,13 +187,13 @@ func (c *children) startChildren(ctx context.Context) (ends []*wire.Event, more 
 	var starts []*childStart
 	for node, n := range s.Nodes {
 		id := run.ChildID(c.owner.runID, n.Exec)
-		if !isWanted(n, n.Exec) || c.kids[n.Exec] != nil || leaving[node] || !running && !c.isActive(id) {
+		if kid := c.kids[n.Exec]; !isWanted(n, n.Exec) || kid != nil && kid.asked || leaving[node] || !running && !c.isActive(id) {
 			continue
 		}
 		if more = len(starts) == maxStarts; more {
 			break
 		}
-		c.subscribeChild(n.Exec, id)
+		c.subscribeChild(n.Exec, id).asked = true
 		start := &childStart{exec: n.Exec}
 		start.request, start.err = c.childRequest(ctx, node, id)
 		starts = append(starts, start)
@@ -222,8 +223,26 @@ func (c *children) startChildren(ctx context.Context) (ends []*wire.Event, more 
 	return ends, more, nil
 }
 
+// takeUp takes up the children of an earlier owner, and the ends of those that have ended, before their nodes' time may be found to be
+// over: whoever is followed then is told to end.
+func (c *children) takeUp(ctx context.Context) error {
+	s := c.owner.view.State()
+	for _, n := range s.Nodes {
+		if id := run.ChildID(c.owner.runID, n.Exec); isWanted(n, n.Exec) && (s.Status == wire.RunRunning || c.isActive(id)) {
+			c.subscribeChild(n.Exec, id)
+		}
+	}
+	if len(c.kids) == 0 || view.Ended(s.Status) {
+		return nil
+	}
+	return c.updateChildren(ctx)
+}
+
 // subscribeChild has the owner called when something happens in a child.
 func (c *children) subscribeChild(exec, id string) *childRun {
+	if kid := c.kids[exec]; kid != nil {
+		return kid
+	}
 	if c.kids == nil {
 		c.news, c.kids = make(chan struct{}, 1), map[string]*childRun{}
 	}

@@ -32,7 +32,10 @@ func (o *owner) beginSchedule(ctx context.Context) error {
 			return err
 		}
 	}
-	return o.kids.abortLeft(ctx)
+	if err := o.kids.abortLeft(ctx); err != nil {
+		return err
+	}
+	return o.kids.takeUp(ctx)
 }
 
 // endSchedule is the reverse of beginSchedule.
