@@ -453,6 +453,39 @@ func TestEndsWhatWasAborted(t *testing.T) {
 		labels, err := home.shelf.List()
 		return err == nil && len(labels) == 0
 	})
+	if entries := b.read("run1"); count(entries, wire.TypeAgentAborted) != 1 || b.fold("run1", entries).Nodes["a"].Holder != "" {
+		t.Error(story(entries))
+	}
+}
+
+// A run whose time is over while its runner is away ends when that is back, and the log has what its command has come to: nothing of it
+// works on, beside what the run does when it goes on.
+func TestTimeOverWhileAway(t *testing.T) {
+	b := newBench(t)
+	home := b.home("h1")
+	first := b.process("r1", &scripted{say: echo}, home.edit)
+	c := b.ticker()
+	b.submit("run1", "timeoutMs: 4000\n"+strings.Replace(c.tickFlow(), "idempotent", "policy: {interrupted: rerun}, idempotent", 1))
+	c.awaitProcesses(1)
+	b.until("run1", wire.TypeExecStart)
+	first.stop()
+	<-time.After(4 * time.Second)
+	b.process("r1", &scripted{say: echo}, home.edit)
+	state, _ := b.ended("run1")
+	if state.Result != wire.FlowStatusFailed {
+		t.Errorf("it ended as %s", state.Result)
+	}
+	entries := b.until("run1", wire.TypeExecExit)
+	b.awaits("its keeper is gone", func() bool {
+		labels, err := home.shelf.List()
+		return err == nil && len(labels) == 0
+	})
+	_, before := c.ticks()
+	<-time.After(time.Second)
+	pids, after := c.ticks()
+	if len(pids) != 1 || len(after[pids[0]]) != len(before[pids[0]]) {
+		t.Errorf("it works on:\n%s", story(entries))
+	}
 }
 
 // A runner that is told to end before it has attached leaves what it has found as it was: nothing of it

@@ -77,6 +77,9 @@ func (x *execution) recordEnd(ctx context.Context, cause error, events []*wire.E
 		events = nil // its processes live on
 	case err == nil && slices.ContainsFunc(events, isOutcome), errors.Is(err, errHalted):
 	case errors.Is(cause, errWithdrawn):
+		if x.state != nil && x.node.Type == flow.TypeAgent { // it had no session yet, which would have told
+			events = append(events, x.openEnds(final, x.state.ExecSessions[x.entry.Exec], events)...)
+		}
 		if x.begun && !slices.ContainsFunc(events, isTerminal) {
 			events = append(events, &wire.Event{Payload: &wire.AgentAborted{Reason: "cancelled"}})
 		}

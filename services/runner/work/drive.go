@@ -133,7 +133,7 @@ func (d *drive) startSession(ctx context.Context, in *agentInput) (failed []*wir
 	d.calls = newCalls(d.exec.state, d.request)
 	d.exec.log.whole = in.can.ResumesFromLog
 	d.waits = openWaits(d.exec.state, d.request.NodeID, d.request.ExecID)
-	d.rest = restOf(d.exec.state, d.request, in.can.ResumesFromLog && (d.request.Resume || d.request.ForkOf != ""))
+	d.rest = restOf(d.exec.state, d.request, in.can, in.can.ResumesFromLog && (d.request.Resume || d.request.ForkOf != ""))
 	d.start = &wire.AgentStart{
 		Model: in.Model, Prompt: d.request.Prompt, Task: taskLine(d.request.Prompt), Provider: in.name, Cwd: in.Cwd,
 	}
@@ -167,7 +167,7 @@ func (d *drive) concludeSession(ctx context.Context, forced bool, last []*wire.E
 		return nil, errLeft
 	case ctx.Err() != nil && !completed:
 		if d.isWithdrawn() {
-			last = append(last, d.openEnds(ctx, last)...)
+			last = append(last, d.exec.openEnds(ctx, d.outcome.SessionID, last)...)
 		}
 		return last, err // end of the execution says why
 	case !completed && (forced || d.exec.halt.isTold()):
@@ -283,9 +283,8 @@ func (d *drive) isWithdrawn() bool {
 	return errors.Is(cause, errWithdrawn) || errors.Is(cause, errTimeLimit)
 }
 
-// openEnds returns ends of the calls that the session has left open, for a session that doesn't go on.
-func (d *drive) openEnds(ctx context.Context, last []*wire.Event) (ends []*wire.Event) {
-	x := d.exec
+// openEnds returns ends of the calls that a session has left open, for one that doesn't go on.
+func (x *execution) openEnds(ctx context.Context, session string, last []*wire.Event) (ends []*wire.Event) {
 	ctx, cancel := tenure.Rest(ctx)
 	defer cancel()
 	err := x.log.writer.Flush(ctx)
@@ -305,7 +304,7 @@ func (d *drive) openEnds(ctx context.Context, last []*wire.Event) (ends []*wire.
 		if err != nil {
 			input = wire.Null
 		}
-		ends = append(ends, &wire.Event{SessionID: d.outcome.SessionID, CallID: c.CallID, Parent: c.Parent, Payload: &wire.AgentTool{
+		ends = append(ends, &wire.Event{SessionID: session, CallID: c.CallID, Parent: c.Parent, Payload: &wire.AgentTool{
 			ToolName: c.Tool, ToolInput: input, ToolOutput: wire.Null, Error: wire.CallInterrupted, DurationMs: new(max(0, time.Now().UnixMilli()-c.Since)),
 		}})
 	}

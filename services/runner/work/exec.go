@@ -32,13 +32,13 @@ func (x *execution) runCommand(ctx context.Context) ([]*wire.Event, error) {
 	if err != nil {
 		return nil, &failure{message: err.Error(), kind: wire.ErrorStartFailed}
 	}
-	if x.hold, err = graspKeeper(ctx, x); err != nil {
+	if x.hold, err = graspKeeper(x.outer, x); err != nil { // also of a command that is withdrawn by now: its end is told
 		return nil, err
 	}
 	var outcome shell.Outcome
 	switch {
 	case x.hold.hasProgram(commandProgram):
-		if c.Begin, err = x.recallCommand(ctx, &outcome); err != nil {
+		if c.Begin, err = x.recallCommand(x.outer, &outcome); err != nil {
 			if x.leaveForced(ctx) {
 				err = errLeft
 			}
@@ -97,6 +97,9 @@ func (x *execution) driveCommand(ctx context.Context, c shell.Command, outcome *
 	live, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	c.Host, c.Name, c.Stored = x.hold.host, commandProgram, x.log.isStored
 	c.Cut = func(stream string) { x.log.storeHeld(ctx, stream) }
+	if errors.Is(context.Cause(ctx), errWithdrawn) { // by now: an end that wasn't seen is its end all the same
+		end(errWithdrawn)
+	}
 	var leaving sync.WaitGroup
 	leaving.Go(func() { x.leaveCommand(ctx, live, end) })
 	defer leaving.Wait()
@@ -201,16 +204,21 @@ func (x *execution) parseCommand(input wire.Raw) (shell.Command, error) {
 	}
 	c := shell.Command{
 		Host: process.Direct{Home: x.cfg.Home}, ExecID: x.offer.ExecID, Cwd: x.resolveDir(in.Cwd),
-		Env: agent.Environment(os.Environ(), env), Limit: flow.OutputBytes / 2,
-	}
-	if p := x.node.Policy; p != nil && p.OutputBytes > 0 {
-		c.Limit = max(p.OutputBytes/2, 1)
+		Env: agent.Environment(os.Environ(), env), Limit: x.outputLimit(),
 	}
 	if text, ok := in.Command.Text(); ok {
 		c.Command = text
 		return c, nil
 	}
 	return c, wire.Unmarshal(in.Command, &c.Argv)
+}
+
+// outputLimit is how much is kept of the beginning of a command's output, and as much of its end, in bytes.
+func (x *execution) outputLimit() int64 {
+	if p := x.node.Policy; p != nil && p.OutputBytes > 0 {
+		return max(p.OutputBytes/2, 1)
+	}
+	return flow.OutputBytes / 2
 }
 
 // resolveDir returns the folder to work in: the run's, or one below it.

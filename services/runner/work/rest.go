@@ -9,28 +9,38 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
+// callPhase is how far an open call has come.
+type callPhase int
+
+const (
+	callActive callPhase = iota // at work, as far as is known
+	callQueued                  // of a session that says of each call when it begins: it hasn't
+	callAsked                   // waits for a decision
+)
+
 // rest tells from what an agent does whether it can't go on before a person has decided or
-// answered: all calls that it has made wait, or it has come to the end of its turn and has
+// answered: calls that it has made wait, and none is at work, or it has come to the end of its turn and has
 // asked its parent.
 type rest struct {
 	mu    sync.Mutex
-	calls map[string]bool // open ones; true: waits for a decision
-	parks map[string]bool // those that ask a person, and can wait without the agent
-	asked []string        // ids of messages to the parent
-	idle  bool            // the turn has come to its end
+	says  bool                 // the session says of each call when it begins
+	calls map[string]callPhase // open ones
+	parks map[string]bool      // those that ask a person, and can wait without the agent
+	asked []string             // ids of messages to the parent
+	idle  bool                 // the turn has come to its end
 }
 
 // restOf is how an execution begins, or goes on. Agents that go on from the log have the
 // calls that were open.
-func restOf(s *wire.State, r *agent.Request, goesOn bool) *rest {
-	t := &rest{asked: append([]string(nil), r.Asked...)}
+func restOf(s *wire.State, r *agent.Request, can agent.Capabilities, goesOn bool) *rest {
+	t := &rest{says: can.SaysBegin, asked: append([]string(nil), r.Asked...)}
 	if !goesOn {
 		return t
 	}
 	t.idle = true
 	for _, c := range run.OpenCalls(s, r.NodeID, r.ExecID) {
 		if c.State != wire.ToolExecuting || c.Idempotent || r.Host.Has(agent.CallProgram(c.CallID)) { // others were sealed
-			t.noteCall(c.CallID, c.State == wire.ToolApprovalRequired)
+			t.noteState(c.CallID, c.State)
 		}
 	}
 	return t
@@ -44,14 +54,14 @@ func (t *rest) observeEvent(e *wire.Event) (rests, tells bool) {
 	own := e.Parent == ""
 	switch p := e.Payload.(type) {
 	case *wire.ToolIntent:
-		t.noteCall(e.CallID, false)
+		t.noteState(e.CallID, wire.ToolPending)
 	case *wire.ToolState:
-		t.noteCall(e.CallID, p.To == wire.ToolApprovalRequired)
+		t.noteState(e.CallID, p.To)
 	case *wire.PermissionRequired:
-		t.noteCall(e.CallID, true)
+		t.noteCall(e.CallID, callAsked)
 		t.parks[e.CallID] = own && p.ToolName == ask.Tool
 	case *wire.PermissionDecided:
-		t.noteCall(e.CallID, false)
+		t.noteCall(e.CallID, callActive)
 	case *wire.AgentTool, *wire.ToolSealed:
 		delete(t.calls, e.CallID)
 		delete(t.parks, e.CallID)
@@ -72,20 +82,33 @@ func (t *rest) observeEvent(e *wire.Event) (rests, tells bool) {
 	return t.isResting(), true
 }
 
-func (t *rest) noteCall(id string, waits bool) {
-	if t.calls == nil {
-		t.calls, t.parks = map[string]bool{}, map[string]bool{}
+func (t *rest) noteState(id string, state wire.ToolCallState) {
+	switch {
+	case state == wire.ToolApprovalRequired:
+		t.noteCall(id, callAsked)
+	case state == wire.ToolPending && t.says:
+		t.noteCall(id, callQueued)
+	default:
+		t.noteCall(id, callActive)
 	}
-	t.calls[id] = waits
+}
+
+func (t *rest) noteCall(id string, phase callPhase) {
+	if t.calls == nil {
+		t.calls, t.parks = map[string]callPhase{}, map[string]bool{}
+	}
+	t.calls[id] = phase
 }
 
 func (t *rest) isResting() bool {
-	for _, waits := range t.calls {
-		if !waits {
+	waits := false
+	for _, phase := range t.calls {
+		if phase == callActive {
 			return false
 		}
+		waits = waits || phase == callAsked
 	}
-	return len(t.calls) > 0 || t.idle && len(t.asked) > 0
+	return waits || len(t.calls) == 0 && t.idle && len(t.asked) > 0
 }
 
 // isParked reports whether the agent does nothing but wait for answers to calls that ask a
@@ -93,8 +116,8 @@ func (t *rest) isResting() bool {
 func (t *rest) isParked() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for id, waits := range t.calls {
-		if !waits || !t.parks[id] {
+	for id, phase := range t.calls {
+		if phase != callAsked || !t.parks[id] {
 			return false
 		}
 	}

@@ -11,8 +11,10 @@ import (
 )
 
 // Sweep ends the keepers that no worker of this runner comes back to: their execution is over, or another runner has
-// claimed the node.
-func (ws *Workers) Sweep(ctx context.Context) error {
+// claimed the node. Their journals stay if a worker is still to tell what they have come to.
+func (ws *Workers) Sweep(ctx context.Context) error { return ws.sweepAll(ctx, true) }
+
+func (ws *Workers) sweepAll(ctx context.Context, telling bool) error {
 	if ws.cfg.Shelf == nil {
 		return nil
 	}
@@ -21,7 +23,7 @@ func (ws *Workers) Sweep(ctx context.Context) error {
 		return err
 	}
 	for _, l := range labels {
-		if err := ws.sweepKeeper(ctx, l); err != nil && ctx.Err() == nil {
+		if err := ws.sweepKeeper(ctx, l, telling); err != nil && ctx.Err() == nil {
 			ws.cfg.Logger.Warn("keeper not looked after", "run", l.Run, "node", l.Node, "error", err)
 		}
 	}
@@ -32,7 +34,7 @@ func (ws *Workers) Sweep(ctx context.Context) error {
 func (ws *Workers) KeepSwept(ctx context.Context) error {
 	for ctx.Err() == nil {
 		pull.Sleep(ctx, ws.cfg.Leases.TTL())
-		if err := ws.Sweep(ctx); err != nil {
+		if err := ws.sweepAll(ctx, false); err != nil {
 			return err
 		}
 	}
@@ -40,7 +42,7 @@ func (ws *Workers) KeepSwept(ctx context.Context) error {
 }
 
 // Left returns offers of the executions that a former process of this runner has left to
-// their keepers, and that are still this runner's.
+// their keepers, and that are still this runner's, or have ended since: what they have come to is told then.
 func (ws *Workers) Left(ctx context.Context) ([]wire.NodeOffer, error) {
 	if ws.cfg.Shelf == nil {
 		return nil, nil
@@ -55,7 +57,7 @@ func (ws *Workers) Left(ctx context.Context) ([]wire.NodeOffer, error) {
 		if err != nil {
 			return nil, err
 		}
-		if ws.isOurs(s, l) && !ws.cfg.Working.Has(l.Run+"/"+l.Exec) {
+		if (ws.isOurs(s, l) || ws.cfg.isLeftOver(s, l.Node, l.Exec)) && !ws.cfg.Working.Has(l.Run+"/"+l.Exec) {
 			offers = append(offers, wire.NodeOffer{V: wire.Version, RunID: l.Run, NodeID: l.Node, ExecID: l.Exec})
 		}
 	}
@@ -70,7 +72,7 @@ func (ws *Workers) isOurs(s *wire.State, l keeper.Label) bool {
 }
 
 // sweepKeeper ends a keeper that its execution needs no more.
-func (ws *Workers) sweepKeeper(ctx context.Context, l keeper.Label) error {
+func (ws *Workers) sweepKeeper(ctx context.Context, l keeper.Label, telling bool) error {
 	if ws.cfg.Working.Has(l.Run + "/" + l.Exec) {
 		return nil
 	}
@@ -88,6 +90,9 @@ func (ws *Workers) sweepKeeper(ctx context.Context, l keeper.Label) error {
 	}
 	if err != nil && !errors.Is(err, keeper.ErrGone) {
 		return err
+	}
+	if telling && ws.cfg.isLeftOver(s, l.Node, l.Exec) {
+		return nil
 	}
 	return ws.cfg.Shelf.Remove(l)
 }

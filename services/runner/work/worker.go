@@ -36,6 +36,7 @@ type Worker struct {
 	writer  *eventlog.Writer
 	view    *view.View // belongs to the watch while it runs
 	exec    *execution // nil: there is nothing to be executed
+	left    bool       // a former process of this runner has left it to its keeper
 	unbegun bool       // the workers before have given the node back before they had begun its command
 }
 
@@ -46,18 +47,22 @@ func (w *Worker) begin(ctx context.Context) (err error) {
 		return err
 	}
 	// Looking before claiming saves a claim for an offer that is out of date.
-	if !w.isWanted() {
+	wanted := w.isWanted()
+	if !wanted && !w.isLeftOver() {
 		w.settleOffer()
 		return nil
 	}
-	if !w.enterTrial() {
+	if wanted && !w.enterTrial() {
 		return lease.ErrHeld
 	}
 	ctx, claimed, err := w.takeNode(ctx)
-	if !claimed {
+	switch {
+	case !claimed:
 		return err
-	}
-	if !w.isWanted() {
+	case w.isWanted():
+	case w.left && w.view.State().Nodes[w.offer.NodeID].Exec == w.offer.ExecID:
+		return w.closeLeftOver(ctx)
+	default:
 		return w.leaveNode(ctx, false, false, nil)
 	}
 	x, missing, err := w.prepareExecution(ctx)
@@ -121,6 +126,7 @@ func (w *Worker) takeNode(ctx context.Context) (_ context.Context, claimed bool,
 		return ctx, false, err
 	}
 	before := w.lastRunner()
+	w.left = w.wasLeft() && w.cfg.isKept(w.offer)
 	w.unbegun = w.isUnbegun() // the claim ends what the log says of those before
 	ctx = w.beginSpan(ctx, before)
 	if err := w.claimNode(ctx, last); err != nil {
@@ -258,6 +264,18 @@ func (w *Worker) lastRunner() string {
 		return ""
 	}
 	return n.Runner
+}
+
+// wasLeft is [Config.wasLeft] of the node.
+//
+//go:noinline // as lastClaimant
+func (w *Worker) wasLeft() bool { return w.cfg.wasLeft(w.view.State().Nodes[w.offer.NodeID]) }
+
+// isLeftOver reports whether the execution is over, and what was left of it here is to be ended.
+//
+//go:noinline // as lastClaimant
+func (w *Worker) isLeftOver() bool {
+	return w.cfg.isKept(w.offer) && w.cfg.isLeftOver(w.view.State(), w.offer.NodeID, w.offer.ExecID)
 }
 
 // isUnbegun reports whether it is known that no worker has begun the command of the execution, though one was about to.
