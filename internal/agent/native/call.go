@@ -1,6 +1,7 @@
 package native
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -164,8 +165,8 @@ func (p *performance) recordEvent(payload wire.Payload) error {
 func (p *performance) run(ctx context.Context) {
 	defer close(p.done)
 	started := time.Now()
-	if p.call.started > 0 {
-		started = time.UnixMilli(p.call.started)
+	if since := cmp.Or(p.call.begun, p.call.started); since > 0 {
+		started = time.UnixMilli(since)
 	}
 	if !p.isPermitted(ctx, started) {
 		return
@@ -180,6 +181,7 @@ func (p *performance) run(ctx context.Context) {
 		return // it hasn't begun
 	}
 	if p.call.state != wire.ToolExecuting {
+		started = time.Now() // what it has waited for isn't its time
 		if p.recordEvent(&wire.ToolState{From: p.call.state, To: wire.ToolExecuting}) != nil {
 			return
 		}

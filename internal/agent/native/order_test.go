@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -56,6 +57,7 @@ func TestOrder(t *testing.T) {
 				b.request.Options.RequireApproval = []string{test.waits}
 				b.request.Options.Decide = func(_ context.Context, p agent.Permission) agent.Verdict {
 					wait(p.CallID)
+					<-time.After(time.Minute)
 					return agent.Verdict{Allow: true, By: "operator"}
 				}
 				b.request.Flows = []flow.Child{{Name: "work"}}
@@ -73,6 +75,9 @@ func TestOrder(t *testing.T) {
 				for _, e := range events {
 					if p, ok := e.Payload.(*wire.AgentTool); ok {
 						out, _ := p.ToolOutput.Text()
+						if *p.DurationMs >= time.Minute.Milliseconds() {
+							t.Errorf("%s took %d ms: it has waited for %s", e.CallID, *p.DurationMs, test.waits)
+						}
 						ends = append(ends, e.CallID+": "+strings.TrimSpace(out))
 					}
 				}
