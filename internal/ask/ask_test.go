@@ -1,6 +1,7 @@
 package ask_test
 
 import (
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -203,4 +204,27 @@ func FuzzAnswer(f *testing.F) {
 			t.Errorf("%s to %s answers nothing", answer, input)
 		}
 	})
+}
+
+// A shell takes a word for the text that it is of, and a person sees all of it.
+func TestShellWord(t *testing.T) {
+	for text, want := range map[string]string{
+		"run-1.f#2":       "'run-1.f#2'",
+		"a.b":             "a.b",
+		"":                "''",
+		"it's\\":          `'it'\''s\'`,
+		"vic\x1b[m":       `$'vic\x1b[m'`,
+		"a\nb'c\\1":       `$'a\x0ab\'c\\1'`,
+		"\u202e1\xff2":    `$'\xe2\x80\xae1\xff2'`,
+		"ä ö\u00a0\ufffd": `$'ä ö\xc2\xa0\xef\xbf\xbd'`,
+	} {
+		word := ask.ShellWord(text)
+		if word != want {
+			t.Errorf("%q is %s, want %s", text, word, want)
+		}
+		got, err := exec.CommandContext(t.Context(), "bash", "-c", "printf %s "+word).Output()
+		if err != nil || string(got) != text {
+			t.Errorf("bash takes %s for %q, %v", word, got, err)
+		}
+	}
 }

@@ -2,8 +2,11 @@ package ask
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/pkg/wire"
@@ -110,8 +113,12 @@ func answerCommand(a wire.Approval) string {
 	return "wake reply " + ShellWord(a.RunID) + " ANSWER --prompt " + ShellWord(a.CallID)
 }
 
-// ShellWord is a text as a shell takes it for one word.
+// ShellWord is a text as a shell takes it for one word, all of which can be seen: other characters are escaped as bash, zsh and ksh
+// know it.
 func ShellWord(s string) string {
+	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError }) {
+		return escapedWord(s)
+	}
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:@%+,=", r)
 	}
@@ -119,4 +126,24 @@ func ShellWord(s string) string {
 		return s
 	}
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+// escapedWord is ShellWord of a text with characters that can't be seen.
+func escapedWord(s string) string {
+	var b strings.Builder
+	for len(s) > 0 {
+		r, size := utf8.DecodeRuneInString(s)
+		switch {
+		case r == '\'' || r == '\\':
+			b.WriteString(`\` + string(r))
+		case unicode.IsPrint(r) && r != utf8.RuneError:
+			b.WriteRune(r)
+		default:
+			for _, c := range []byte(s[:size]) {
+				fmt.Fprintf(&b, `\x%02x`, c)
+			}
+		}
+		s = s[size:]
+	}
+	return "$'" + b.String() + "'"
 }
