@@ -256,7 +256,7 @@ func (d *drive) recordEvents() (last []*wire.Event, err error) {
 			continue
 		}
 		if d.live.Err() != nil { // it is being ended
-			if d.isWithdrawn() && endsSomething(e) && len(last) < maxLast {
+			if d.isWithdrawn() && !beginsSomething(e) && len(last) < lastRoom(e) {
 				skipped, err := d.exec.hold.skipRecorded(d.exec.outer, e)
 				if err == nil && !skipped {
 					last = append(last, e)
@@ -275,7 +275,15 @@ func (d *drive) recordEvents() (last []*wire.Event, err error) {
 }
 
 // maxLast bounds the events that are recorded with the end of a session that was withdrawn.
-const maxLast = 200
+const maxLast = 900
+
+// lastRoom is how many of these there may be before an event that is one, too: pieces of text leave room for what ends something.
+func lastRoom(e *wire.Event) int {
+	if e.Type().Kind() == wire.KindDelta {
+		return maxLast / 2
+	}
+	return maxLast
+}
 
 // isWithdrawn reports whether the session was ended for good: the execution doesn't go on, so nothing else tells what was left open.
 func (d *drive) isWithdrawn() bool {
@@ -325,10 +333,10 @@ func (x *execution) openCalls(ctx context.Context) ([]wire.ToolCall, error) {
 	return run.OpenCalls(s, x.offer.NodeID, x.offer.ExecID), nil
 }
 
-// endsSomething reports whether an event tells what a call or a turn has come to, or has cost.
-func endsSomething(e *wire.Event) bool {
+// beginsSomething reports whether an event tells what an agent is about to do, or asks for.
+func beginsSomething(e *wire.Event) bool {
 	switch e.Payload.(type) {
-	case *wire.AgentTool, *wire.AgentText, *wire.Usage, *wire.TurnEnd:
+	case *wire.ToolIntent, *wire.ToolState, *wire.PermissionRequired:
 		return true
 	}
 	return false
