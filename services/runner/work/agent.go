@@ -26,7 +26,7 @@ func (x *execution) beginAgent(ctx context.Context) ([]*wire.Event, error) {
 		return nil, &failure{message: err.Error(), kind: wire.ErrorStartFailed}
 	}
 	if !in.can.Recorded {
-		if x.hold, err = graspKeeper(x.outer, x); err != nil { // also of an agent that is withdrawn by now: it ends
+		if x.hold, err = graspKeeper(x.outer, x); err != nil { //nolint:contextcheck // an agent that is withdrawn by now ends
 			return nil, err
 		}
 	}

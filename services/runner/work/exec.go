@@ -32,13 +32,13 @@ func (x *execution) runCommand(ctx context.Context) ([]*wire.Event, error) {
 	if err != nil {
 		return nil, &failure{message: err.Error(), kind: wire.ErrorStartFailed}
 	}
-	if x.hold, err = graspKeeper(x.outer, x); err != nil { // also of a command that is withdrawn by now: its end is told
+	if x.hold, err = graspKeeper(x.outer, x); err != nil { //nolint:contextcheck // the end of a command that is withdrawn by now is told
 		return nil, err
 	}
 	var outcome shell.Outcome
 	switch {
 	case x.hold.hasProgram(commandProgram):
-		if c.Begin, err = x.recallCommand(x.outer, &outcome); err != nil {
+		if c.Begin, err = x.recallCommand(x.outer, &outcome); err != nil { //nolint:contextcheck // as above
 			if x.leaveForced(ctx) {
 				err = errLeft
 			}
