@@ -15,8 +15,13 @@ import (
 
 // isLeftOver reports whether an execution is over, and a former process of this runner acted for it until then.
 func (c *Config) isLeftOver(s *wire.State, node, exec string) bool {
+	return isOver(s, node, exec) && c.wasLeft(s.Nodes[node])
+}
+
+// isOver reports whether an execution, the last of its node, was ended, by itself or with its run.
+func isOver(s *wire.State, node, exec string) bool {
 	n := s.Nodes[node]
-	return n.Exec == exec && (view.Ended(s.Status) || !n.Open()) && c.wasLeft(n)
+	return n.Exec == exec && (view.Ended(s.Status) || !n.Open())
 }
 
 // wasLeft reports whether a former process of this runner has begun the node's last execution, and hasn't given it back.

@@ -60,7 +60,7 @@ func (w *Worker) begin(ctx context.Context) (err error) {
 	case !claimed:
 		return err
 	case w.isWanted():
-	case w.left && w.view.State().Nodes[w.offer.NodeID].Exec == w.offer.ExecID:
+	case w.left && w.isOver():
 		return w.closeLeftOver(ctx)
 	default:
 		return w.leaveNode(ctx, false, false, nil)
@@ -271,12 +271,13 @@ func (w *Worker) lastRunner() string {
 //go:noinline // as lastClaimant
 func (w *Worker) wasLeft() bool { return w.cfg.wasLeft(w.view.State().Nodes[w.offer.NodeID]) }
 
-// isLeftOver reports whether the execution is over, and what was left of it here is to be ended.
+// isOver reports whether the execution, the last of its node, was ended.
 //
 //go:noinline // as lastClaimant
-func (w *Worker) isLeftOver() bool {
-	return w.cfg.isKept(w.offer) && w.cfg.isLeftOver(w.view.State(), w.offer.NodeID, w.offer.ExecID)
-}
+func (w *Worker) isOver() bool { return isOver(w.view.State(), w.offer.NodeID, w.offer.ExecID) }
+
+// isLeftOver reports whether the execution is over, and what was left of it here is to be ended.
+func (w *Worker) isLeftOver() bool { return w.isOver() && w.wasLeft() && w.cfg.isKept(w.offer) }
 
 // isUnbegun reports whether it is known that no worker has begun the command of the execution, though one was about to.
 //
