@@ -80,8 +80,8 @@ func chooseConversation(all []export.Conversation, node string) (export.Conversa
 
 // sessionHint says how the session is gone on with. The folder and the session are
 // the agent's words: a session that isn't named as Claude Code names them could
-// be a path or a flag, and has no command; nor has a folder that can't be printed
-// as it is.
+// be a path or a flag, and has no command; nor has a folder that doesn't fit into
+// a line, or has several spaces in a row.
 func sessionHint(done exportSummary, file string) []string {
 	from := "written from the log"
 	if done.Source == "kept" {

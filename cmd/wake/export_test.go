@@ -237,7 +237,7 @@ func TestClaudeHint(t *testing.T) {
 		{exportedSession, "/work", "s.jsonl", "hint: cp s.jsonl ~/.claude/projects/-work/" + exportedSession + ".jsonl && cd /work && claude --resume " + exportedSession},
 		{exportedSession, "/a $(id);'b", "my s.jsonl", "hint: cp 'my s.jsonl' ~/.claude/projects/-a---id---b/" + exportedSession + `.jsonl && cd '/a $(id);'\''b' && claude --resume ` + exportedSession},
 		{exportedSession, "/two  spaces", "s.jsonl", ""},
-		{exportedSession, "/a\nid", "s.jsonl", ""},
+		{exportedSession, "/a\nid", "s.jsonl", "hint: cp s.jsonl ~/.claude/projects/-a-id/" + exportedSession + `.jsonl && cd $'/a\x0aid' && claude --resume ` + exportedSession},
 		{exportedSession, strings.Repeat("/long", 1000), "s.jsonl", ""},
 		{exportedSession, "", "s.jsonl", ""},
 		{"--dangerously-skip-permissions", "/work", "s.jsonl", ""},

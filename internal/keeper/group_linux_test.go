@@ -247,6 +247,10 @@ func TestMemory(t *testing.T) {
 			if err := p.End(0); err != nil {
 				t.Fatal(err)
 			}
+			if age := time.Since(time.UnixMilli(exit.At)); age < 0 || age > time.Minute {
+				t.Errorf("it ended at %d", exit.At)
+			}
+			exit.At = 0
 			return exit
 		}
 		if diff := cmp.Diff(process.Exit{Code: 3}, run("exit 3")); diff != "" {
@@ -262,7 +266,7 @@ func TestMemory(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(b.marks, "over"), nil, 0o600); err != nil { // not before: of two that end at once either may be blamed
 			t.Fatal(err)
 		}
-		if exit, err := other.Wait(t.Context()); err != nil || exit != (process.Exit{}) {
+		if exit, err := other.Wait(t.Context()); err != nil || exit != (process.Exit{At: exit.At}) {
 			t.Errorf("one beside it: %+v, %v", exit, err)
 		}
 		if diff := cmp.Diff(process.Exit{Code: 4}, run("exit 4")); diff != "" {
