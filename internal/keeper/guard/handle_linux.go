@@ -16,10 +16,11 @@ import (
 
 // Handle is a keeper's hold on its guard.
 type Handle struct {
-	pid  int
-	conn int // file descriptor
-	cmd  *exec.Cmd
-	gone chan struct{} // closed when the guard, and with it a namespace, is gone
+	fence Fence
+	pid   int
+	conn  int // file descriptor
+	cmd   *exec.Cmd
+	gone  chan struct{} // closed when the guard, and with it a namespace, is gone
 
 	mu     sync.Mutex
 	frozen chan Report // answers to freeze
@@ -45,7 +46,7 @@ func Start(fence Fence, t *Group, take func(Report)) (*Handle, error) {
 	}
 	theirs := os.NewFile(uintptr(pair[1]), "keeper")
 	defer func() { _ = theirs.Close() }()
-	g := &Handle{conn: pair[0], gone: make(chan struct{}), frozen: make(chan Report, 1)}
+	g := &Handle{fence: fence, conn: pair[0], gone: make(chan struct{}), frozen: make(chan Report, 1)}
 	g.cmd = SelfCommand(append([]string{guardVerb, string(fence)}, t.toArguments()...)...)
 	g.cmd.ExtraFiles = []*os.File{theirs}
 	g.cmd.Stderr = os.Stderr
@@ -217,8 +218,19 @@ func (g *Handle) ExtendDeadline(kill int64) { g.sendOrder(order{Op: "extend", Ki
 // TreeGone is closed when the guard, and with it a namespace, is gone.
 func (g *Handle) TreeGone() <-chan struct{} { return g.gone }
 
-// KillTree ends the guard, and a namespace with it.
+// guardEnd bounds how long a guard may take to end its tree.
+const guardEnd = time.Second
+
+// KillTree ends the guard, and a namespace with it. A guard without one ends its tree first, also if this process dies over it.
 func (g *Handle) KillTree() {
+	if g.fence == Watchdogs {
+		_ = unix.Shutdown(g.conn, unix.SHUT_RDWR)
+		select {
+		case <-g.gone:
+			return
+		case <-time.After(guardEnd):
+		}
+	}
 	_ = g.cmd.Process.Kill()
 	<-g.gone
 }
