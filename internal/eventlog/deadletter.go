@@ -35,7 +35,7 @@ func (l *Log) DeadLetter(ctx context.Context, service, reason string, e Entry) e
 // QueueDeadLetter is [Log.DeadLetter] that doesn't wait until the letter is stored, as [Writer.Enqueue] doesn't for an event: the
 // server may be away. Of data that no message can hold the beginning is kept.
 func (l *Log) QueueDeadLetter(ctx context.Context, service, reason string, e Entry) error {
-	e.Data = e.Data[:min(len(e.Data), l.inlineLimit()-headroom)]
+	e.Data = e.Data[:min(len(e.Data), max(l.inlineLimit(), 2*headroom)-headroom)]
 	letter, err := l.sealLetter(service, reason, e)
 	if err == nil {
 		_, err = l.dead.queueUnit(ctx, []*frame{letter}, false, nil)

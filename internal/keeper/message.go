@@ -128,7 +128,7 @@ type exitMessage struct {
 	At int64 `json:"at,omitempty"`
 }
 
-// toExit is what the message says to who waits for the program.
+// toExit is what the message says to the worker that waits for the program.
 func (m exitMessage) toExit() process.Exit {
 	return process.Exit{Code: m.Code, Signal: m.Signal, Lost: m.Lost, Memory: m.Memory, At: m.At}
 }

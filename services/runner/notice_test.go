@@ -355,14 +355,16 @@ func TestNoticesOutliveTheServer(t *testing.T) {
 		b.until("run1", wire.TypeAgentStart)
 		b.alert("child", "run1", "one")
 		<-time.After(10 * time.Second)
-		b.alert("child", "run1", "two")
-		b.awaits("the second one", func() bool { return len(heard(b.read("run1"))) == 2 })
-		<-time.After(10 * time.Second)
+		for _, text := range []string{"two", "three", "four", "five"} {
+			b.alert("child", "run1", text)
+		}
+		b.awaits("the others", func() bool { return len(heard(b.read("run1"))) == 5 })
+		<-time.After(30 * time.Second)
 		b.server.Stop()
 		b.server.Start(t)
 		<-time.After(time.Second)
-		b.alert("child", "run1", "three")
-		b.awaits("the third one", func() bool { return len(heard(b.read("run1"))) == 3 })
+		b.alert("child", "run1", "six")
+		b.awaits("the last one", func() bool { return len(heard(b.read("run1"))) == 6 })
 		c, err := b.log.JetStream().Consumer(t.Context(), subjects.Default.AlertsStream(), "notices")
 		if err != nil {
 			t.Fatal(err)
@@ -372,7 +374,7 @@ func TestNoticesOutliveTheServer(t *testing.T) {
 		}
 		b.command("run1", wire.Command{Type: "send", Message: "stop"})
 		_, entries := b.ended("run1")
-		if got := len(heard(entries)); got != 4 {
+		if got := len(heard(entries)); got != 7 {
 			t.Errorf("it was told %q", heard(entries))
 		}
 	})

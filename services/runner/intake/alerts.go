@@ -15,6 +15,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner/internal/command"
 	"code.wake.dev/wake/services/runner/internal/registry"
+	"code.wake.dev/wake/services/runner/internal/tenure"
 )
 
 // noticesConsumer is the durable consumer of alerts that runners share.
@@ -43,7 +44,8 @@ func (in *Intake) passAlerts(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if m == nil {
+		if m == nil { // the last of a burst, too
+			in.noteTold(ctx, told)
 			continue
 		}
 		if err := in.passAlert(ctx, m.Subject(), m.Data()); err != nil {
@@ -55,9 +57,14 @@ func (in *Intake) passAlerts(ctx context.Context) error {
 		}
 		in.cfg.Queue.Ack(ctx, m)
 		if meta, err := m.Metadata(); err == nil {
-			in.noteTold(ctx, told, meta.Sequence.Stream)
+			told.Position = meta.Sequence.Stream
+			in.noteTold(ctx, told)
 		}
 	}
+	rest, cancel := tenure.Rest(ctx)
+	defer cancel()
+	told.At = time.Time{}
+	in.noteTold(rest, told)
 	return nil
 }
 
@@ -89,9 +96,9 @@ func (in *Intake) alertsConsumer(ctx context.Context) (jetstream.Consumer, *regi
 	return consumer, told, err
 }
 
-// noteTold notes how far alerts are told, now and then.
-func (in *Intake) noteTold(ctx context.Context, told *registry.Told, position uint64) {
-	if told.Position = position; time.Since(told.At) < toldEvery {
+// noteTold notes how far alerts are told, if that was noted long enough ago.
+func (in *Intake) noteTold(ctx context.Context, told *registry.Told) {
+	if told.Position == told.Noted || time.Since(told.At) < toldEvery {
 		return
 	}
 	told.At = time.Now()

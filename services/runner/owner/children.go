@@ -224,7 +224,7 @@ func (c *children) startChildren(ctx context.Context) (ends []*wire.Event, more 
 }
 
 // takeUp takes up the children of an earlier owner, and the ends of those that have ended, before their nodes' time may be found to be
-// over: whoever is followed then is told to end.
+// over: a child that is followed is told to end then.
 func (c *children) takeUp(ctx context.Context) error {
 	s := c.owner.view.State()
 	for _, n := range s.Nodes {

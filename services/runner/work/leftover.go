@@ -37,6 +37,10 @@ func (w *Worker) closeLeftOver(ctx context.Context) error {
 	}
 	w.exec = x
 	events, err := x.endLeftOver(ctx)
+	if err != nil {
+		w.cfg.Logger.Warn("what a former process has left is ended, and the log lacks what it had come to",
+			"run", w.offer.RunID, "node", w.offer.NodeID, "exec", w.offer.ExecID, "error", err)
+	}
 	w.lease.Settle()
 	x.hold.endKeeper()
 	told, err := x.recordEnd(ctx, errWithdrawn, events, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -23,6 +24,7 @@ type Told struct {
 	Created  int64     `json:"created"` // Unix ms, when the stream was made: it tells one from another
 	Position uint64    `json:"position"`
 	At       time.Time `json:"-"` // when it was last noted by this process
+	Noted    uint64    `json:"-"` // the position that was
 }
 
 // Told returns how far the alerts of the stream are told that was made at a time and goes up to last: nothing
@@ -40,16 +42,27 @@ func (g *Registry) Told(ctx context.Context, created time.Time, last uint64) (*T
 	if wire.Unmarshal(e.Value(), &t) != nil || t.Created != none.Created || t.Position > last {
 		return none, nil //nolint:nilerr // what can't be read says nothing
 	}
+	t.Noted = t.Position
 	return &t, nil
 }
 
-// KeepTold notes how far alerts are told.
+// KeepTold notes how far alerts are told, unless another runner has noted more.
 func (g *Registry) KeepTold(ctx context.Context, t *Told) error {
-	value, err := wire.Marshal(t)
-	if err == nil {
-		_, err = g.kv.Put(ctx, g.names.StateKey(noticesService, subjects.NoRun), value)
+	now, err := g.Told(ctx, time.UnixMilli(t.Created), math.MaxUint64)
+	if err != nil {
+		return err
 	}
-	return err
+	if now.Position < t.Position {
+		value, err := wire.Marshal(t)
+		if err != nil {
+			return err
+		}
+		if _, err := g.kv.Put(ctx, g.names.StateKey(noticesService, subjects.NoRun), value); err != nil {
+			return err
+		}
+	}
+	t.Noted = t.Position
+	return nil
 }
 
 // drainService is in the keys, in WAKE_STATE, of the lists of what was running.
