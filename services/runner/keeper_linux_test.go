@@ -21,6 +21,7 @@ import (
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/health"
 	"code.wake.dev/wake/internal/keeper"
+	"code.wake.dev/wake/internal/natstest"
 	programs "code.wake.dev/wake/internal/process"
 	"code.wake.dev/wake/internal/redact"
 	"code.wake.dev/wake/internal/topology"
@@ -525,6 +526,43 @@ func TestEndsBeforeItAttaches(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A command whose runner is killed when the log says that its node begins, and before the command does, begins with the next runner of the
+// home: its keeper has no program.
+func TestKilledBeforeTheCommand(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		begun := 0
+		m := &keeper.Machine{Main: func(*keeper.Task) int { begun++; return 0 }}
+		t.Cleanup(m.Off)
+		dir, folders := t.TempDir(), t.TempDir()
+		start := func() (p *process, kill func()) {
+			c, road := m.Client(), filepath.Join(t.TempDir(), "keepers") // by which the process has no keepers any more when it is dead
+			shelf, err := keeper.NewShelf(t.Context(), keeper.ShelfConfig{Dir: road, Client: c})
+			if err := errors.Join(err, os.Remove(road), os.Symlink(dir, road)); err != nil {
+				t.Fatal(err)
+			}
+			p = b.process("r1", nil, home{"h1", folders, shelf}.edit)
+			return p, func() {
+				if err := os.Remove(road); err != nil {
+					t.Error(err)
+				}
+				c.Kill()
+				p.kill()
+			}
+		}
+		first, kill := start()
+		first.gate.before(string(wire.TypeNodeStart), first.gate.deafen)
+		b.submit("run1", "name: once\nnodes:\n  - {id: a, type: exec, input: {command: ./once}}\n")
+		b.until("run1", wire.TypeNodeStart)
+		kill()
+		start()
+		state, entries := b.ended("run1")
+		if state.Result != wire.FlowStatusComplete || begun != 1 || count(entries, wire.TypeExecStart) != 1 {
+			t.Errorf("it ended as %s: %s; %d commands were begun\n%s", state.Result, state.Error, begun, story(entries))
+		}
+	})
 }
 
 // endClaiming starts a runner of a home, which is told to end when it claims.

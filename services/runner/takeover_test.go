@@ -112,6 +112,7 @@ type gate struct {
 	first func() // called once before it passes
 
 	hold time.Duration // what has the text, and all behind it, passes so much later
+	deaf bool          // what the server says doesn't get through
 }
 
 var errShut = errors.New("the gate is shut")
@@ -165,6 +166,12 @@ func (p *passing) Write(data []byte) (int, error) {
 	return p.Conn.Write(data)
 }
 
+func (p *passing) Read(data []byte) (n int, err error) {
+	for n, err = p.Conn.Read(data); err == nil && p.gate.isDeaf(); n, err = p.Conn.Read(data) {
+	}
+	return n, err
+}
+
 func (p *passing) release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -178,6 +185,19 @@ func (g *gate) delay(text string, by time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.text, g.hold = text, by
+}
+
+// deafen has nothing of what the server says get to the process.
+func (g *gate) deafen() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.deaf = true
+}
+
+func (g *gate) isDeaf() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.deaf
 }
 
 func (g *gate) holds(data []byte) (by time.Duration) {

@@ -26,6 +26,11 @@ func (x *execution) beginNode(ctx context.Context, missing error) ([]*wire.Event
 	if x.isHalted() && !x.isHoldOnly() && !x.isKept() {
 		return nil, errHalted
 	}
+	if x.node.Type == flow.TypeExec && missing == nil && unusable == nil {
+		if err := x.holdCommand(ctx); err != nil && !errors.As(err, &unusable) {
+			return nil, err
+		}
+	}
 	if !again {
 		start := &wire.NodeStart{NodeType: string(x.node.Type), Attempt: n.Attempt, Iteration: n.Iteration, Input: n.Input}
 		kept, noteKept := x.keepFirst(ctx, start)

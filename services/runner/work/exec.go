@@ -25,15 +25,22 @@ type commandInput struct {
 	Env     map[string]string `json:"env"`
 }
 
+// holdCommand finds the keeper of the node's command. If the node hasn't begun it opens one, before the log says that it does: by a
+// keeper without a program who comes after a runner that was killed knows that the command never began.
+func (x *execution) holdCommand(ctx context.Context) (err error) {
+	x.hold, err = graspKeeper(x.outer, x) //nolint:contextcheck // the end of a command that is withdrawn by now is told
+	if err != nil || x.entry.Started != 0 || x.hold.keeper != nil {
+		return err
+	}
+	return x.hold.renewKeeper(ctx)
+}
+
 // runCommand runs the command of the node and returns the events that end the
 // execution.
 func (x *execution) runCommand(ctx context.Context) ([]*wire.Event, error) {
 	c, err := x.parseCommand(x.entry.Input)
 	if err != nil {
 		return nil, &failure{message: err.Error(), kind: wire.ErrorStartFailed}
-	}
-	if x.hold, err = graspKeeper(x.outer, x); err != nil { //nolint:contextcheck // the end of a command that is withdrawn by now is told
-		return nil, err
 	}
 	var outcome shell.Outcome
 	switch {
