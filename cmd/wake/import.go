@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -61,23 +59,37 @@ func (a fileVerbs) importRun(ctx context.Context, in io.Reader) error {
 		return serviceError(codeInterrupt, "import the file again: what is there isn't added twice", "interrupted")
 	case err != nil:
 		return err
-	case a.json:
-		return a.printJSON(im)
+	}
+	removed := a.askRemoved(ctx, nc, im.RunID)
+	if a.json {
+		out := importedRun{Import: im}
+		if removed != nil {
+			out.RemovedAt = removed.RemovedAt
+		}
+		return a.printJSON(out)
 	}
 	line := fmt.Sprintf("%s: %d events, %d new", im.RunID, im.Events, im.Added)
-	if _, err = fmt.Fprintln(a.out, timeline.Line(line, maxMessage)); err == nil {
-		a.noteRemoved(ctx, nc, im.RunID)
+	if _, err = fmt.Fprintln(a.out, timeline.Line(line, maxMessage)); err == nil && removed != nil {
+		a.printNote("note: %s; the recorder doesn't record it again: `wake replay` and `wake export` read the stream\n", timeline.Line(removed.Message, maxMessage))
 	}
 	return err
 }
 
-// noteRemoved says that a run was deleted here once, and so isn't recorded again. If
+// importedRun is what --json tells of an import.
+type importedRun struct {
+	export.Import
+
+	RemovedAt int64 `json:"removedAt,omitempty"` // of a run that was deleted here, and isn't recorded again, Unix ms
+}
+
+// askRemoved asks whether a run was deleted here once, and so isn't recorded again. If
 // no service answers, or the user may not ask, there is nothing to say.
-func (a fileVerbs) noteRemoved(ctx context.Context, nc *nats.Conn, runID string) {
+func (a fileVerbs) askRemoved(ctx context.Context, nc *nats.Conn, runID string) *wire.APIError {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	_, err := api.Call[wire.StatusResponse](ctx, nc, a.names, wire.VerbStatus, wire.StatusRequest{Run: runID})
-	if e, ok := errors.AsType[*wire.APIError](err); ok && e.Code == wire.CodeRunNotFound && strings.Contains(e.Message, "was deleted") {
-		a.printNote("note: %s; the recorder doesn't record it again: `wake replay` and `wake export` read the stream\n", timeline.Line(e.Message, maxMessage))
+	removed, err := api.RunRemoved(ctx, nc, a.names, runID)
+	if err != nil {
+		return nil //nolint:nilerr // as said
 	}
+	return removed
 }

@@ -61,6 +61,18 @@ func CallAt[A any](ctx context.Context, nc *nats.Conn, names subjects.Names, sub
 	return answer, nil
 }
 
+// RunRemoved asks the recorder whether it has removed the events of a run for good, and returns what it says of that; nil: it hasn't.
+func RunRemoved(ctx context.Context, nc *nats.Conn, names subjects.Names, run string) (removed *wire.APIError, err error) {
+	_, err = Call[wire.StatusResponse](ctx, nc, names, wire.VerbStatus, wire.StatusRequest{Run: run})
+	if refused, ok := errors.AsType[*wire.APIError](err); ok && refused.Code == wire.CodeRunNotFound {
+		if refused.RemovedAt > 0 {
+			return refused, nil
+		}
+		return nil, nil
+	}
+	return nil, err
+}
+
 // serviceError returns the error that a service answered with.
 func serviceError(verb string, m *nats.Msg) error {
 	var r wire.ErrorResponse

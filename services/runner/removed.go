@@ -2,7 +2,6 @@ package runner
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,7 +10,6 @@ import (
 	"code.wake.dev/wake/internal/api"
 	"code.wake.dev/wake/internal/pull"
 	"code.wake.dev/wake/pkg/subjects"
-	"code.wake.dev/wake/pkg/wire"
 )
 
 const (
@@ -75,9 +73,6 @@ func runOfFolder(folder os.DirEntry) (run string, isRun bool) {
 func (r *Runner) isRemoved(ctx context.Context, run string) (bool, error) {
 	wait, cancel := context.WithTimeout(ctx, removedWait)
 	defer cancel()
-	_, err := api.Call[wire.StatusResponse](wait, r.log.Conn(), r.log.Names(), wire.VerbStatus, wire.StatusRequest{Run: run})
-	if refused, ok := errors.AsType[*wire.APIError](err); ok && refused.Code == wire.CodeRunNotFound {
-		return refused.RemovedAt > 0, nil
-	}
-	return false, err
+	removed, err := api.RunRemoved(wait, r.log.Conn(), r.log.Names(), run)
+	return removed != nil, err
 }

@@ -8,7 +8,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
+	"code.wake.dev/wake/internal/api"
 	"code.wake.dev/wake/internal/ask"
 	"code.wake.dev/wake/internal/flow"
 	"code.wake.dev/wake/internal/run"
@@ -41,7 +43,7 @@ func (j *judge) verdict(ctx context.Context) ([]*wire.Event, error) {
 	case j.cmd.RunID != "" && j.cmd.RunID != s.RunID:
 		return nil, command.Reject(wire.CodeBadRequest, "the command names run %s and was sent to run %s", j.cmd.RunID, s.RunID)
 	case run.Failed(s) && j.cmd.Type == "resume" && len(j.cmd.Rerun) > 0:
-		return j.judgeRerun()
+		return j.judgeRerun(ctx)
 	case view.Over(s) && j.cmd.Type != "fork" && (j.cmd.Type != "bookmark" || s.Imported != ""):
 		return nil, RejectEnded(s, j.cmd)
 	}
@@ -99,6 +101,24 @@ func RejectEnded(s *wire.State, cmd wire.Command) error {
 		return command.Reject(wire.CodeNotResumable, "run %s %s: a session that is watched goes on by wake adopt, any run as a fork", s.RunID, what)
 	}
 	return command.Reject(wire.CodeCommandRejected, "run %s %s", s.RunID, what)
+}
+
+// removedWait is how long the recorder may take to say whether it has removed a run.
+const removedWait = 2 * time.Second
+
+// rejectRemoved refuses a command to a run that has ended and that the recorder has removed: it records nothing more of that. A recorder
+// that doesn't answer has removed nothing.
+func (j *judge) rejectRemoved(ctx context.Context) error {
+	if !view.Over(j.state) {
+		return nil
+	}
+	wait, cancel := context.WithTimeout(ctx, removedWait)
+	defer cancel()
+	log := j.forks.log
+	if removed, _ := api.RunRemoved(wait, log.Conn(), log.Names(), j.state.RunID); removed != nil {
+		return command.Reject(wire.CodeRunNotFound, "%s", removed.Message)
+	}
+	return ctx.Err()
 }
 
 // judgeSend names in a message its recipient, which must be one: an
@@ -295,6 +315,9 @@ var automatic = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile
 
 // judgeBookmark labels the point at which the run is, or one where it was.
 func (j *judge) judgeBookmark(ctx context.Context) ([]*wire.Event, error) {
+	if err := j.rejectRemoved(ctx); err != nil {
+		return nil, err
+	}
 	point, mark := pointName(j.state.ForkPoints), &wire.Checkpoint{Kind: wire.CheckpointLabelled}
 	if j.cmd.At != "" || view.Ended(j.state.Status) {
 		var err error
@@ -322,8 +345,11 @@ const rerunAll = "*"
 
 // judgeRerun lets a run that has failed go on: what failed, and what was withdrawn beside it, is executed again.
 // Naming nodes says what the sender takes to have failed.
-func (j *judge) judgeRerun() ([]*wire.Event, error) {
+func (j *judge) judgeRerun(ctx context.Context) ([]*wire.Event, error) {
 	s, cmd := j.state, j.cmd
+	if err := j.rejectRemoved(ctx); err != nil {
+		return nil, err
+	}
 	def, err := flow.FromRaw(s.Definition)
 	if err != nil {
 		return nil, command.Reject(wire.CodeNotResumable, "run %s has no flow that could go on: %v", s.RunID, err)
