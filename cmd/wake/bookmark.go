@@ -103,11 +103,7 @@ func (a orderVerbs) listBookmarks(ctx context.Context, ref string, limit int, be
 		return err
 	}
 	if a.json {
-		return a.printJSON(struct {
-			RunID     string         `json:"runId"`
-			Bookmarks []client.Point `json:"bookmarks"`
-			Cursor    uint64         `json:"cursor,omitempty"`
-		}{run, append([]client.Point{}, all...), cursor})
+		return a.printJSON(wire.BookmarksResponse{Points: append([]client.Point{}, all...), Before: cursor})
 	}
 	if err := printBookmarks(a.out, run, all, time.Now()); err != nil || cursor == 0 {
 		return err
