@@ -203,13 +203,18 @@ func changeText(c workspace.Change) string {
 
 // compareFolders compares the folders of two runs as they were last kept; nil if there is nothing to compare.
 func (a viewVerbs) compareFolders(ctx context.Context, log *feed.Reader, from, to *wire.State) (*history.FolderChanges, error) {
-	if from.Folder == nil || to.Folder == nil || from.Folder.Refused+to.Folder.Refused != "" || from.Folder.ID == to.Folder.ID {
-		return nil, nil
+	kept, err := history.LastFolder(ctx, log, from, from.Position.Seq)
+	if err != nil {
+		return nil, err
+	}
+	other, err := history.LastFolder(ctx, log, to, to.Position.Seq)
+	if err != nil || kept == nil || other == nil || kept.Refused+other.Refused != "" || kept.ID == other.ID {
+		return nil, err
 	}
 	packs, err := workspace.NewReader(log.Names(), log.Keys(), log.Pack)
 	if err != nil {
 		return nil, err
 	}
-	d, err := history.CompareFolders(ctx, packs, from.Folder, to.Folder)
+	d, err := history.CompareFolders(ctx, packs, kept, other)
 	return &d, err
 }

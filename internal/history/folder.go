@@ -36,10 +36,7 @@ type FolderChanges struct {
 // none is kept.
 func FolderOf(ctx context.Context, log eventlog.Reader, state *wire.State) (f Folder, err error) {
 	f = Folder{RunID: state.RunID}
-	f.Snapshot, err = LastKept(ctx, state, FlowsBelow, func(ctx context.Context, id string) (*wire.State, error) {
-		return StateAt(ctx, log, id, state.Position.Seq)
-	})
-	if err != nil {
+	if f.Snapshot, err = LastFolder(ctx, log, state, state.Position.Seq); err != nil {
 		return f, err
 	}
 	if s := f.Snapshot; s == nil || s.Pending {
@@ -167,6 +164,11 @@ func LastKept(ctx context.Context, s *wire.State, below func(*wire.State) []Flow
 		}
 	}
 	return last, nil
+}
+
+// LastFolder is [LastKept] by the log, as of a position.
+func LastFolder(ctx context.Context, log eventlog.Reader, s *wire.State, at uint64) (*wire.FolderSnapshot, error) {
+	return LastKept(ctx, s, FlowsBelow, func(ctx context.Context, id string) (*wire.State, error) { return StateAt(ctx, log, id, at) })
 }
 
 // FlowsBelow are the runs that flow nodes of a run have begun.

@@ -96,9 +96,7 @@ func (c *Client) checkFolder(ctx context.Context, s *wire.State) error {
 	if err := bookmark.CheckFolder(s); err != nil {
 		return err
 	}
-	kept, err := history.LastKept(ctx, s, history.FlowsBelow, func(ctx context.Context, id string) (*wire.State, error) {
-		return history.StateAt(ctx, c.reader, id, s.Position.Seq)
-	})
+	kept, err := history.LastFolder(ctx, c.reader, s, s.Position.Seq)
 	if _, away := errors.AsType[*wire.APIError](err); away {
 		return nil
 	} else if err != nil || kept == nil || kept.Pending || kept.ID == "" {

@@ -42,10 +42,7 @@ func (o *owner) forkFolder(ctx context.Context, parent *wire.State) (dir string,
 
 // keptFolder makes the folder of a fork as of its point.
 func (o *owner) keptFolder(ctx context.Context, parent *wire.State) (_ string, err error) {
-	at := o.asked().Fork.ParentPos
-	kept, err := history.LastKept(ctx, parent, history.FlowsBelow, func(ctx context.Context, id string) (*wire.State, error) {
-		return history.StateAt(ctx, o.cfg.Log, id, at)
-	})
+	kept, err := history.LastFolder(ctx, o.cfg.Log, parent, o.asked().Fork.ParentPos)
 	switch {
 	case err != nil:
 		return "", err
