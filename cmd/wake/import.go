@@ -89,7 +89,7 @@ func (a fileVerbs) askRemoved(ctx context.Context, nc *nats.Conn, runID string) 
 	defer cancel()
 	removed, err := api.RunRemoved(ctx, nc, a.names, runID)
 	if err != nil {
-		return nil //nolint:nilerr // as said
+		return nil
 	}
 	return removed
 }
