@@ -1,6 +1,7 @@
 package work
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -134,12 +135,13 @@ func (cfg *Config) emptyClaim(unbegun bool) *wire.NodeClaimed {
 // timeOutcome says in the end of the execution how long it took, from node:start on, whichever workers it had.
 func (x *execution) timeOutcome(events []*wire.Event) {
 	now := time.Now().UnixMilli()
+	took := max(0, now-cmp.Or(x.entry.StartedAt, now)) // 0: it ended before it had begun
 	for _, e := range events {
 		switch p := e.Payload.(type) {
 		case *wire.NodeComplete:
-			e.Timestamp, p.DurationMs = now, max(0, now-x.entry.StartedAt)
+			e.Timestamp, p.DurationMs = now, took
 		case *wire.NodeError:
-			e.Timestamp, p.DurationMs = now, max(0, now-x.entry.StartedAt)
+			e.Timestamp, p.DurationMs = now, took
 		}
 	}
 }

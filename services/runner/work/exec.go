@@ -32,7 +32,10 @@ func (x *execution) holdCommand(ctx context.Context) (err error) {
 	if err != nil || x.entry.Started != 0 || x.hold.keeper != nil {
 		return err
 	}
-	return x.hold.renewKeeper(ctx)
+	if err = x.hold.replaceKeeper(ctx); process.IsFull(err) {
+		return nil // the command waits for room, when the log says that its node has begun
+	}
+	return err
 }
 
 // runCommand runs the command of the node and returns the events that end the

@@ -271,9 +271,17 @@ func (h *hold) readSinceClaim(ctx context.Context, from, to uint64) (ours bool, 
 	return true, nil
 }
 
-// renewKeeper has the programs run in a new keeper, in place of the old one, if any.
+// renewKeeper is [hold.replaceKeeper] when there is room for it.
 func (h *hold) renewKeeper(ctx context.Context) error {
-	if err := h.boundMemory(); err != nil || h == nil || h.cfg.Shelf == nil {
+	if h == nil {
+		return nil
+	}
+	return h.exec.awaitRoom(func() error { return h.replaceKeeper(ctx) })
+}
+
+// replaceKeeper has the programs run in a new keeper, in place of the old one, if any.
+func (h *hold) replaceKeeper(ctx context.Context) error {
+	if err := h.boundMemory(); err != nil || h.cfg.Shelf == nil {
 		return err
 	}
 	h.stopTending()
@@ -290,7 +298,7 @@ func (h *hold) renewKeeper(ctx context.Context) error {
 	h.mark.setLabel(&h.label)
 	_, h.label.Position = h.log.writer.Last()
 	h.label.Since = h.exec.since
-	return h.exec.awaitRoom(func() error { return h.openKeeper(ctx) })
+	return h.openKeeper(ctx)
 }
 
 // openKeeper opens a keeper for what the execution begins, once the lease is valid for long enough: shortly before its end the
