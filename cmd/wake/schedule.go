@@ -146,8 +146,8 @@ func rowOf(e schedule.Entry, now time.Time) scheduleRow {
 	r := scheduleRow{Name: e.Name, Cron: e.Cron, Zone: e.Zone, CatchUp: string(e.CatchUp), Paused: e.Paused, Fired: e.Fired, By: e.Request.By}
 	r.Zone = cmp.Or(r.Zone, "UTC")
 	r.CatchUp = cmp.Or(r.CatchUp, "last")
-	if e.Fired > 0 {
-		r.LastRun = schedule.RunID(e.Name, time.UnixMilli(e.Fired))
+	if e.Asked > 0 {
+		r.LastRun = schedule.RunID(e.Name, time.UnixMilli(e.Asked))
 	}
 	settled := e.Settled(now)
 	if next, err := e.Next(time.UnixMilli(max(now.UnixMilli(), settled.UnixMilli()))); err == nil && !e.Paused {

@@ -24,6 +24,7 @@ type Schedule struct {
 	Paused  bool            `json:"paused,omitempty"`
 	Since   int64           `json:"since"`           // Unix ms: only what is due behind it counts
 	Fired   int64           `json:"fired,omitempty"` // Unix ms: up to here it is settled what is due
+	Asked   int64           `json:"asked,omitempty"` // Unix ms: the time of the last run that was asked for
 	Request wire.RunRequest `json:"request"`         // of each run, but for its id
 }
 
@@ -68,11 +69,7 @@ func (s Schedule) Next(after time.Time) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	next, err := gronx.NextTickAfter(s.Cron, after.In(zone), false)
-	if err != nil {
-		return time.Time{}, fmt.Errorf("cron expression %q: its time never comes: %w", s.Cron, err)
-	}
-	return next, nil
+	return newClock(s.Cron, zone).next(after)
 }
 
 // latest returns the last time that was due up to now.
@@ -81,13 +78,12 @@ func (s Schedule) latest(now time.Time) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	return gronx.PrevTickBefore(s.Cron, now.In(zone), true)
+	return newClock(s.Cron, zone).last(now)
 }
 
 // zone checks the expression, and returns the zone that its times are in.
 func (s Schedule) zone() (*time.Location, error) {
-	fields := len(strings.Fields(s.Cron))
-	if tag := strings.HasPrefix(s.Cron, "@"); len(s.Cron) > maxCron || fields != 5 && !tag || !gronx.IsValid(s.Cron) {
+	if len(s.Cron) > maxCron || !isToTheMinute(s.Cron) || !gronx.IsValid(s.Cron) {
 		return nil, fmt.Errorf("cron expression %q: five fields are needed (minute hour day month weekday), such as \"30 3 * * 1-5\", or @hourly, @daily, @weekly", cutExpression(s.Cron))
 	}
 	if s.Zone == "Local" {
@@ -98,6 +94,15 @@ func (s Schedule) zone() (*time.Location, error) {
 		return nil, fmt.Errorf("time zone: %w", err)
 	}
 	return zone, nil
+}
+
+// isToTheMinute reports whether an expression has five fields, or stands for one that has: no seconds, and no years.
+func isToTheMinute(cron string) bool {
+	if !strings.HasPrefix(cron, "@") {
+		return len(strings.Fields(cron)) == 5
+	}
+	fields, err := gronx.Segments(cron) // from seconds on
+	return err == nil && fields[0] == "0"
 }
 
 func cutExpression(s string) string { return s[:min(len(s), maxCron)] }

@@ -66,27 +66,63 @@ func TestDue(t *testing.T) {
 	}
 }
 
-// Where clocks are put forward or back, a time that isn't there or is there twice is one run a day, and time goes on.
+// Where clocks are put forward or back, a time that is left out or comes twice is due once, if the expression names its hour. One that doesn't
+// is due as often as clocks show it. All ways to catch up go by the same times, none is due before it comes, and time goes on.
 func TestClocksAreChanged(t *testing.T) {
-	for _, day := range []string{"2026-03-28T12:00:00Z", "2026-10-24T12:00:00Z"} {
-		s := schedule.Schedule{Name: "s", Cron: "30 2 * * *", Zone: "Europe/Berlin", CatchUp: schedule.CatchAll, Since: at(t, day).UnixMilli()}
-		ids, n := map[string]bool{}, 0
-		for hour := range 72 {
-			due, settled, err := s.Due(at(t, day).Add(time.Duration(hour) * time.Hour))
+	for _, tt := range []struct{ cron, zone, from, to, want string }{
+		{"30 2 * * *", "Europe/Berlin", "2027-03-27T12:00:00Z", "2027-03-29T12:00:00Z", "03-28T03:00+02:00 03-29T02:30+02:00"},
+		{"30 2 * * *", "Europe/Berlin", "2027-10-30T12:00:00Z", "2027-11-01T12:00:00Z", "10-31T02:30+02:00 11-01T02:30+01:00"},
+		{"0 0 * * *", "Europe/Berlin", "2027-10-30T12:00:00Z", "2027-11-01T12:00:00Z", "10-31T00:00+02:00 11-01T00:00+01:00"},
+		{"15,45 * * * *", "Europe/Berlin", "2027-10-31T00:00:00Z", "2027-10-31T02:00:00Z", "10-31T02:15+02:00 10-31T02:45+02:00 10-31T02:15+01:00 10-31T02:45+01:00"},
+		{"15 * * * *", "Europe/Berlin", "2027-03-28T00:00:00Z", "2027-03-28T02:00:00Z", "03-28T01:15+01:00 03-28T03:15+02:00"},
+		{"0 3 * * *", "Europe/Berlin", "2027-03-27T12:00:00Z", "2027-03-28T12:00:00Z", "03-28T03:00+02:00"},
+		{"0,30 2,3 * * *", "Europe/Berlin", "2027-03-27T12:00:00Z", "2027-03-28T12:00:00Z", "03-28T03:00+02:00 03-28T03:30+02:00"},
+		{"0,30 2,3 * * *", "Europe/Berlin", "2027-10-30T12:00:00Z", "2027-10-31T12:00:00Z", "10-31T02:00+02:00 10-31T02:30+02:00 10-31T03:00+01:00 10-31T03:30+01:00"},
+		{"0 3 * * 1", "America/Santiago", "2027-09-03T07:00:00Z", "2027-09-20T12:00:00Z", "09-06T03:00-03:00 09-13T03:00-03:00 09-20T03:00-03:00"},
+		{"@daily", "America/Santiago", "2027-09-03T12:00:00Z", "2027-09-06T12:00:00Z", "09-04T00:00-04:00 09-05T01:00-03:00 09-06T00:00-03:00"},
+		{"@weekly", "America/Havana", "2027-03-12T13:00:00Z", "2027-03-22T12:00:00Z", "03-14T01:00-04:00 03-21T00:00-04:00"},
+		{"@daily", "America/Havana", "2027-11-06T12:00:00Z", "2027-11-08T12:00:00Z", "11-07T00:00-04:00 11-08T00:00-05:00"},
+		{"59 1 * * *", "Australia/Lord_Howe", "2027-04-03T00:00:00Z", "2027-04-04T20:00:00Z", "04-04T01:59+11:00 04-05T01:59+10:30"},
+		{"30 12 29 2 *", "Europe/Berlin", "2027-01-01T00:00:00Z", "2033-01-01T00:00:00Z", "02-29T12:30+01:00 02-29T12:30+01:00"},
+	} {
+		t.Run(tt.cron+" "+tt.zone+" "+tt.from, func(t *testing.T) {
+			from, to := at(t, tt.from), at(t, tt.to)
+			s := schedule.Schedule{Name: "s", Cron: tt.cron, Zone: tt.zone, CatchUp: schedule.CatchAll, Since: from.UnixMilli()}
+			due, _, err := s.Due(to)
 			if err != nil {
 				t.Fatal(err)
 			}
+			zone, err := time.LoadLocation(tt.zone)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var times []string
 			for _, d := range due {
-				ids[schedule.RunID(s.Name, d)] = true
-				n++
+				times = append(times, d.In(zone).Format("01-02T15:04-07:00"))
 			}
-			if !settled.IsZero() {
-				s.Fired = settled.UnixMilli()
+			if diff := cmp.Diff(tt.want, strings.Join(times, " ")); diff != "" {
+				t.Fatalf("due (-want +got):\n%s", diff)
 			}
-		}
-		if len(ids) != n || n < 2 || n > 4 {
-			t.Errorf("from %s on: %d runs, %d ids: %v", day, n, len(ids), ids)
-		}
+			if to.Sub(from) > 24*20*time.Hour {
+				return // by the minute it takes too long
+			}
+			for _, c := range []schedule.CatchUp{schedule.CatchLast, schedule.CatchNone} {
+				s, begun := s, due[:0:0]
+				s.CatchUp = c
+				for now := from; !now.After(to); now = now.Add(time.Minute) {
+					due, settled, err := s.Due(now)
+					if err != nil || len(due) > 0 && (!due[0].Equal(now) || len(due) > 1) {
+						t.Fatalf("at %v is due: %v, %v", now, due, err)
+					}
+					if begun = append(begun, due...); !settled.IsZero() {
+						s.Settle(settled)
+					}
+				}
+				if diff := cmp.Diff(due, begun); diff != "" {
+					t.Errorf("%q (-all +it):\n%s", c, diff)
+				}
+			}
+		})
 	}
 }
 
@@ -102,6 +138,7 @@ func TestCheck(t *testing.T) {
 		{schedule.Schedule{Name: "a", Cron: "* * * * * *"}, "five fields are needed"},
 		{schedule.Schedule{Name: "a", Cron: "61 * * * *"}, "five fields are needed"},
 		{schedule.Schedule{Name: "a", Cron: "@every 1s"}, "five fields are needed"},
+		{schedule.Schedule{Name: "a", Cron: "@everySecond"}, "five fields are needed"},
 		{schedule.Schedule{Name: "a", Cron: strings.Repeat("1,", 1000) + "1 * * * *"}, "five fields are needed"},
 		{schedule.Schedule{Name: "a", Cron: "0 0 31 2 *"}, "never comes"},
 		{schedule.Schedule{Name: "a", Cron: "@daily", Zone: "Mars"}, "time zone"},

@@ -125,7 +125,11 @@ func TestScheduleCatchesUp(t *testing.T) {
 				store := b.addSchedule(func(s *schedule.Schedule) { s.CatchUp = tt.rule })
 				<-time.After(11*time.Minute + 10*time.Second)
 				stop := b.runner("one", p)
-				<-time.After(80 * time.Second)
+				<-time.After(20 * time.Second)
+				if e, err := store.Get(t.Context(), "often"); err != nil || (e.Asked == 0) != (tt.rule == schedule.CatchNone) {
+					t.Errorf("the last run that was asked for is of %d, %v", e.Asked, err)
+				}
+				<-time.After(time.Minute)
 				// Paused, nothing begins, and what was due meanwhile isn't caught up with.
 				e, err := store.Get(t.Context(), "often")
 				if err != nil {

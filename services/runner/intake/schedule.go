@@ -91,6 +91,7 @@ func (in *Intake) fireSchedule(ctx context.Context, store *schedule.Store, e *sc
 	for _, at := range due {
 		switch err := in.cfg.Queue.AskOnce(ctx, e.RequestAt(at)); {
 		case err == nil:
+			e.Asked = at.UnixMilli()
 			in.cfg.Logger.Info("run of a schedule is due", "schedule", e.Name, "run", schedule.RunID(e.Name, at), "late", now.Sub(at))
 		case isTooLarge(err):
 			in.cfg.Logger.Error("run of a schedule can't be asked for", "schedule", e.Name, "error", err)
