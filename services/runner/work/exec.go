@@ -26,12 +26,19 @@ type commandInput struct {
 }
 
 // holdCommand finds the keeper of the node's command. If the node hasn't begun it opens one, before the log says that it does: by a
-// keeper without a program who comes after a runner that was killed knows that the command never began.
+// keeper without a program the worker that comes after a runner that was killed knows that the command never began.
 func (x *execution) holdCommand(ctx context.Context) (err error) {
 	x.hold, err = graspKeeper(x.outer, x) //nolint:contextcheck // the end of a command that is withdrawn by now is told
-	if err != nil || x.entry.Started != 0 || x.hold.keeper != nil {
+	switch {
+	case err != nil || x.hold.hasProgram(commandProgram):
 		return err
+	case x.hold.keeper != nil:
+		x.unbegun = true
+		return nil
+	case x.entry.Started != 0:
+		return nil
 	}
+	x.unbegun = true
 	if err = x.hold.replaceKeeper(ctx); process.IsFull(err) {
 		return nil // the command waits for room, when the log says that its node has begun
 	}
