@@ -107,7 +107,7 @@ type scheduleRow struct {
 	CatchUp string `json:"catchUp"`
 	Paused  bool   `json:"paused"`
 	Next    int64  `json:"next,omitempty"`  // Unix ms; absent while it is paused
-	Fired   int64  `json:"fired,omitempty"` // Unix ms: the time that was due last
+	Fired   int64  `json:"fired,omitempty"` // Unix ms: up to here it is settled what is due
 	LastRun string `json:"lastRun,omitempty"`
 	By      string `json:"by"`
 	Error   string `json:"error,omitempty"` // why it can't be read

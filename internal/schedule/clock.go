@@ -19,8 +19,8 @@ type wallClock struct {
 	hours bool // the expression names hours
 }
 
-// newClock returns the clock of an expression that is valid.
-func newClock(cron string, zone *time.Location) wallClock {
+// newWallClock returns the clock of an expression that is valid.
+func newWallClock(cron string, zone *time.Location) wallClock {
 	c := wallClock{cron: cron, zone: zone}
 	if fields, err := gronx.Segments(cron); err == nil { // from seconds on
 		c.hours = !strings.HasPrefix(fields[2], "*") && fields[2] != "?"
@@ -54,15 +54,15 @@ func (c wallClock) offsetAt(t time.Time) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// shown is what clocks with an offset show at a time, as a time in UTC.
-func shown(t time.Time, offset time.Duration) time.Time { return t.UTC().Add(offset) }
+// clockTime is what clocks with an offset show at a time, as a time in UTC.
+func clockTime(t time.Time, offset time.Duration) time.Time { return t.UTC().Add(offset) }
 
-// next returns the first time behind another one that is due.
-func (c wallClock) next(after time.Time) (time.Time, error) {
+// nextDue returns the first time behind another one that is due.
+func (c wallClock) nextDue(after time.Time) (time.Time, error) {
 	for t, inclusive := after, false; ; inclusive = true {
 		s := c.stretchAt(t)
-		from := shown(t, s.offset)
-		if again := shown(s.begin, s.before); c.hours && !s.begin.IsZero() && from.Before(again) { // up to there all was shown before
+		from := clockTime(t, s.offset)
+		if again := clockTime(s.begin, s.before); c.hours && !s.begin.IsZero() && from.Before(again) { // up to there all was shown before
 			from, inclusive = again, true
 		}
 		tick, err := gronx.NextTickAfter(c.cron, from, inclusive)
@@ -73,23 +73,23 @@ func (c wallClock) next(after time.Time) (time.Time, error) {
 		switch {
 		case s.end.IsZero() || due.Before(s.end):
 			return due.In(c.zone), nil
-		case c.hours && tick.Before(shown(s.end, s.after)): // it is left out
+		case c.hours && tick.Before(clockTime(s.end, s.after)): // it is left out
 			return s.end, nil
 		}
 		t = s.end
 	}
 }
 
-// last returns the last time that was due up to another one.
-func (c wallClock) last(t time.Time) (time.Time, error) {
+// lastDue returns the last time that was due up to another one.
+func (c wallClock) lastDue(t time.Time) (time.Time, error) {
 	for {
 		s := c.stretchAt(t)
-		tick, err := gronx.PrevTickBefore(c.cron, shown(t, s.offset), true)
+		tick, err := gronx.PrevTickBefore(c.cron, clockTime(t, s.offset), true)
 		if err != nil {
 			return time.Time{}, fmt.Errorf("cron expression %q: its time never came: %w", c.cron, err)
 		}
-		due, isShown := tick.Add(-s.offset), !tick.Before(shown(s.begin, s.offset))
-		isNew := !tick.Before(shown(s.begin, s.before)) // the stretch before didn't show it
+		due, isShown := tick.Add(-s.offset), !tick.Before(clockTime(s.begin, s.offset))
+		isNew := !tick.Before(clockTime(s.begin, s.before)) // the stretch before didn't show it
 		switch {
 		case s.begin.IsZero() || isShown && (isNew || !c.hours):
 			return due.In(c.zone), nil

@@ -69,7 +69,7 @@ func (s Schedule) Next(after time.Time) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	return newClock(s.Cron, zone).next(after)
+	return newWallClock(s.Cron, zone).nextDue(after)
 }
 
 // latest returns the last time that was due up to now.
@@ -78,7 +78,7 @@ func (s Schedule) latest(now time.Time) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	return newClock(s.Cron, zone).last(now)
+	return newWallClock(s.Cron, zone).lastDue(now)
 }
 
 // zone checks the expression, and returns the zone that its times are in.

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -528,39 +529,92 @@ func TestEndsBeforeItAttaches(t *testing.T) {
 	}
 }
 
-// A command whose runner is killed when the log says that its node begins, and before the command does, begins with the next runner of the
-// home: its keeper has no program.
+// simulatedHome is a home whose keepers are on a simulated machine, which counts the programs that it begins.
+type simulatedHome struct {
+	b             *bench
+	machine       keeper.Machine
+	dir, folders  string
+	programsBegun atomic.Int64
+}
+
+func (b *bench) simulatedHome() *simulatedHome {
+	h := &simulatedHome{b: b, dir: b.t.TempDir(), folders: b.t.TempDir()}
+	h.machine.Main = func(*keeper.Task) int { h.programsBegun.Add(1); return 0 }
+	b.t.Cleanup(h.machine.Off)
+	return h
+}
+
+// openShelf returns the keepers as a process of the machine has them, until it is killed.
+func (h *simulatedHome) openShelf() (_ *keeper.Shelf, kill func()) {
+	h.b.t.Helper()
+	c, road := h.machine.Client(), filepath.Join(h.b.t.TempDir(), "keepers") // a dead process has no way to the folder
+	shelf, err := keeper.NewShelf(h.b.t.Context(), keeper.ShelfConfig{Dir: road, Client: c})
+	if err := errors.Join(err, os.Remove(road), os.Symlink(h.dir, road)); err != nil {
+		h.b.t.Fatal(err)
+	}
+	return shelf, func() {
+		if err := os.Remove(road); err != nil {
+			h.b.t.Error(err)
+		}
+		c.Kill()
+	}
+}
+
+// startRunner starts the runner of the home.
+func (h *simulatedHome) startRunner() (p *process, kill func()) {
+	h.b.t.Helper()
+	shelf, cut := h.openShelf()
+	p = h.b.process("r1", nil, home{"h1", h.folders, shelf}.edit)
+	return p, func() { cut(); p.kill() }
+}
+
+const onceFlow = "name: once\nworkspace: shared\nnodes:\n  - {id: a, type: exec, input: {command: ./once}}\n"
+
+// A runner is killed when the log says that a node begins, and before its command does. The command begins with the next runner of the
+// home, since its keeper has no program.
 func TestKilledBeforeTheCommand(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
-		begun := 0
-		m := &keeper.Machine{Main: func(*keeper.Task) int { begun++; return 0 }}
-		t.Cleanup(m.Off)
-		dir, folders := t.TempDir(), t.TempDir()
-		start := func() (p *process, kill func()) {
-			c, road := m.Client(), filepath.Join(t.TempDir(), "keepers") // by which the process has no keepers any more when it is dead
-			shelf, err := keeper.NewShelf(t.Context(), keeper.ShelfConfig{Dir: road, Client: c})
-			if err := errors.Join(err, os.Remove(road), os.Symlink(dir, road)); err != nil {
-				t.Fatal(err)
-			}
-			p = b.process("r1", nil, home{"h1", folders, shelf}.edit)
-			return p, func() {
-				if err := os.Remove(road); err != nil {
-					t.Error(err)
-				}
-				c.Kill()
-				p.kill()
-			}
-		}
-		first, kill := start()
-		first.gate.before(string(wire.TypeNodeStart), first.gate.deafen)
-		b.submit("run1", "name: once\nnodes:\n  - {id: a, type: exec, input: {command: ./once}}\n")
+		h := b.simulatedHome()
+		first, kill := h.startRunner()
+		first.gate.before(string(wire.TypeNodeStart), first.gate.dropAnswers)
+		b.submit("run1", onceFlow)
 		b.until("run1", wire.TypeNodeStart)
 		kill()
-		start()
+		h.startRunner()
 		state, entries := b.ended("run1")
-		if state.Result != wire.FlowStatusComplete || begun != 1 || count(entries, wire.TypeExecStart) != 1 {
-			t.Errorf("it ended as %s: %s; %d commands were begun\n%s", state.Result, state.Error, begun, story(entries))
+		if n := h.programsBegun.Load(); state.Result != wire.FlowStatusComplete || n != 1 || count(entries, wire.TypeExecStart) != 1 {
+			t.Errorf("it ended as %s: %s; %d commands were begun\n%s", state.Result, state.Error, n, story(entries))
+		}
+	})
+}
+
+// A command that has begun by the journal of its keeper isn't begun again where the log doesn't say that its node has begun, as one of an
+// older backup.
+func TestBegunByItsJournal(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		h := b.simulatedHome()
+		b.schedule("run1", onceFlow, "r1")
+		_, pos := b.claim("run1", "a", "r1").Last()
+		shelf, kill := h.openShelf()
+		far := programs.Uptime() + time.Hour
+		k, err := shelf.Open(t.Context(), keeper.Label{Run: "run1", Node: "a", Exec: "a#1", Position: pos}, 0, far, far)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := k.Start(programs.Config{Name: "command", Journal: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range p.Frames { // until it has ended
+		}
+		kill()
+		h.machine.Off() // the keeper has died, too
+		h.startRunner()
+		b.until("run1", wire.TypeNodeComplete, wire.TypeNodeError)
+		if n := h.programsBegun.Load(); n != 1 {
+			t.Errorf("it began %d times\n%s", n, story(b.read("run1")))
 		}
 	})
 }

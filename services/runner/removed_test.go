@@ -18,8 +18,8 @@ import (
 	"code.wake.dev/wake/services/runner"
 )
 
-// statuses is a recorder that answers for the status of runs.
-func (b *bench) statuses(of func(run string) error) {
+// serveStatuses starts a recorder that answers for the status of runs.
+func (b *bench) serveStatuses(of func(run string) error) {
 	recorder := api.Service{Name: "recorder", Logger: slog.New(slog.DiscardHandler), Endpoints: []api.Endpoint{
 		api.Handle(wire.VerbStatus, "status", func(_ context.Context, q wire.StatusRequest, _ api.Form) (wire.StatusResponse, error) {
 			return wire.StatusResponse{RunID: q.Run}, of(q.Run)
@@ -39,7 +39,7 @@ func TestCommandsToRemovedRun(t *testing.T) {
 		b := newBench(t)
 		b.fails(newFragile())
 		var removed atomic.Bool
-		b.statuses(func(string) error {
+		b.serveStatuses(func(string) error {
 			if removed.Load() {
 				return removedError()
 			}
@@ -63,7 +63,7 @@ func TestFoldersOfRemovedRuns(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
 		asked := map[string]bool{}
-		b.statuses(func(run string) error {
+		b.serveStatuses(func(run string) error {
 			asked[run] = true
 			switch run {
 			case "removed/1":

@@ -111,8 +111,8 @@ type gate struct {
 	text  string // what passes is looked through for it, unless it is empty
 	first func() // called once before it passes
 
-	hold time.Duration // what has the text, and all behind it, passes so much later
-	deaf bool          // what the server says doesn't get through
+	hold     time.Duration // what has the text, and all behind it, passes so much later
+	dropping bool          // what the server says doesn't get through
 }
 
 var errShut = errors.New("the gate is shut")
@@ -167,7 +167,7 @@ func (p *passing) Write(data []byte) (int, error) {
 }
 
 func (p *passing) Read(data []byte) (n int, err error) {
-	for n, err = p.Conn.Read(data); err == nil && p.gate.isDeaf(); n, err = p.Conn.Read(data) {
+	for n, err = p.Conn.Read(data); err == nil && p.gate.isDropping(); n, err = p.Conn.Read(data) {
 	}
 	return n, err
 }
@@ -187,17 +187,17 @@ func (g *gate) delay(text string, by time.Duration) {
 	g.text, g.hold = text, by
 }
 
-// deafen has nothing of what the server says get to the process.
-func (g *gate) deafen() {
+// dropAnswers has nothing of what the server says get to the process.
+func (g *gate) dropAnswers() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.deaf = true
+	g.dropping = true
 }
 
-func (g *gate) isDeaf() bool {
+func (g *gate) isDropping() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.deaf
+	return g.dropping
 }
 
 func (g *gate) holds(data []byte) (by time.Duration) {

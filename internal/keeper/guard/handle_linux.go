@@ -224,7 +224,7 @@ const guardEnd = time.Second
 // KillTree ends the guard, and a namespace with it. A guard without one ends its tree first, also if this process dies over it.
 func (g *Handle) KillTree() {
 	if g.fence == Watchdogs {
-		_ = unix.Shutdown(g.conn, unix.SHUT_RDWR)
+		_ = unix.Shutdown(g.conn, unix.SHUT_RDWR) // a guard that has hung up ends, too
 		select {
 		case <-g.gone:
 			return

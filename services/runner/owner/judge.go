@@ -106,8 +106,8 @@ func RejectEnded(s *wire.State, cmd wire.Command) error {
 // removedWait is how long the recorder may take to say whether it has removed a run.
 const removedWait = 2 * time.Second
 
-// rejectRemoved refuses a command to a run that has ended and that the recorder has removed: it records nothing more of that. A recorder
-// that doesn't answer has removed nothing.
+// rejectRemoved refuses a command to a run that has ended and that the recorder has removed: it records nothing more of that. Where the
+// recorder doesn't answer the command is obeyed.
 func (j *judge) rejectRemoved(ctx context.Context) error {
 	if !view.Over(j.state) {
 		return nil
