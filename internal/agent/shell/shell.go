@@ -119,7 +119,7 @@ type run struct {
 
 func (r *run) driveProcess(ctx context.Context, yield func(*wire.Event, error) bool) {
 	start := &wire.ExecStart{Command: r.command.logText(), Cwd: toValidUTF8(r.command.Cwd), Pid: r.process.Pid()}
-	if (!r.process.Attached || r.command.Begin.IsZero()) && !r.yieldPayload(yield, start) {
+	if (!r.process.Attached || r.command.Begin.IsZero()) && !r.yieldPayload(yield, r.begin, start) {
 		return
 	}
 	limit := make(<-chan time.Time)
@@ -271,8 +271,8 @@ func (r *run) restoreRest() error {
 	return nil
 }
 
-func (r *run) yieldPayload(yield func(*wire.Event, error) bool, p wire.Payload) bool {
-	return yield(&wire.Event{ExecID: r.command.ExecID, Timestamp: time.Now().UnixMilli(), Payload: p}, nil)
+func (r *run) yieldPayload(yield func(*wire.Event, error) bool, at time.Time, p wire.Payload) bool {
+	return yield(&wire.Event{ExecID: r.command.ExecID, Timestamp: at.UnixMilli(), Payload: p}, nil)
 }
 
 // yieldOutput yields a piece of output, in its place of the journal.
@@ -311,7 +311,7 @@ func (r *run) yieldExit(ctx context.Context, err error, streams map[string]*text
 	if r.process.Attached && exit.At != 0 { // it may have ended while nobody was attached
 		took = max(0, exit.At-r.begin.UnixMilli())
 	}
-	r.yieldPayload(yield, &wire.ExecExit{
+	r.yieldPayload(yield, time.Now(), &wire.ExecExit{
 		ExitCode: int64(exit.Code), Signal: exit.Signal, TimedOut: r.over, DurationMs: took, MemoryBytes: exit.Memory,
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"code.wake.dev/wake/internal/agent/shell"
+	"code.wake.dev/wake/internal/process"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -221,5 +222,28 @@ func TestExcerptIsTold(t *testing.T) {
 	out, _ := r.output["stdout"].(string)
 	if size > 200_000 || r.output["stdoutTruncated"] != true || r.output["stdoutBytes"] != int64(1_000_009) || !strings.HasSuffix(out, "\nthe end\n") {
 		t.Errorf("%d bytes are recorded, of %v, truncated %v: %.100q", size, r.output["stdoutBytes"], r.output["stdoutTruncated"], out)
+	}
+}
+
+// lateHost starts programs, and says so later, as a host that has much else to do.
+type lateHost struct {
+	process.Direct
+
+	asked *time.Time
+}
+
+func (h lateHost) Start(c process.Config) (*process.Process, error) {
+	*h.asked = time.Now()
+	p, err := h.Direct.Start(c)
+	<-time.After(50 * time.Millisecond)
+	return p, err
+}
+
+// A command begins when its host is asked to start it: the log says so, by which a worker that comes back counts how long it took.
+func TestBeginOfLateHost(t *testing.T) {
+	var asked time.Time
+	r := run(t.Context(), t, shell.Command{Command: "true", Host: lateHost{asked: &asked}}, nil)
+	if start := r.events[0]; start.Type() != wire.TypeExecStart || start.Timestamp > asked.UnixMilli() {
+		t.Errorf("%s has the time %d, the host was asked at %d", start.Type(), start.Timestamp, asked.UnixMilli())
 	}
 }
