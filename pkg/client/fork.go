@@ -63,7 +63,7 @@ func (c *Client) Fork(ctx context.Context, r ForkRequest) (ForkResult, error) {
 	if err := checkOverrides(state, r.Overrides); err != nil {
 		return ForkResult{}, err
 	}
-	if !r.WithoutWorkspace {
+	if !r.WithoutWorkspace && r.Overrides.TextAt("workspace") == "" {
 		if err := c.checkFolder(ctx, state); err != nil {
 			return ForkResult{}, err
 		}

@@ -362,6 +362,51 @@ func TestForkWithoutItsFolder(t *testing.T) {
 	})
 }
 
+// A fork that is given a folder works there, as it is. Where no runner sees that folder, it says so instead of working elsewhere, and
+// a resumption that names such a one is refused.
+func TestForkInFolderOfItsOwn(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		var seen sync.Map
+		b.runner("r1", writer(&seen), keeping)
+		b.submit("run1", one)
+		b.ended("run1")
+		there := t.TempDir()
+		if err := os.WriteFile(filepath.Join(there, "own"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		at := b.position("run1", wire.TypeAgentTool)
+		ask := func(id, dir string) {
+			overrides, err := wire.Marshal(map[string]string{"workspace": dir})
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.publish(subjects.Default.QueueRun(), wire.RunRequest{V: wire.Version, RunID: id, Fork: &wire.ForkRequest{
+				ParentRun: "run1", ParentPos: at, Overrides: overrides,
+			}})
+		}
+		ask("fork1", there)
+		if s, entries := b.ended("fork1"); s.Result != wire.FlowStatusComplete || s.Workspace != there {
+			t.Errorf("ended as %s (%s) in %s:\n%s", s.Result, s.Error, s.Workspace, story(entries))
+		}
+		if got, _ := seen.Load("fork1"); got != "own" {
+			t.Errorf("it found %q", got)
+		}
+		away := filepath.Join(t.TempDir(), "away")
+		ask("fork2", away)
+		if s, entries := b.ended("fork2"); s.Result != wire.FlowStatusFailed || !strings.Contains(s.Error, away) {
+			t.Errorf("ended as %s (%s) in %s:\n%s", s.Result, s.Error, s.Workspace, story(entries))
+		}
+		overrides, err := wire.Marshal(map[string]string{"workspace": away})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := b.tell(wire.Command{Type: "resume", RunID: "fork2", Rerun: []string{"a"}, Overrides: overrides}); r.Accepted || !strings.Contains(r.Reason, away) {
+			t.Errorf("a resumption: %+v", r)
+		}
+	})
+}
+
 // A run whose machine is gone goes on elsewhere in its folder as it was last kept, and its agents are told.
 func TestFolderIsRestoredElsewhere(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {

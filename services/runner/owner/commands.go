@@ -97,6 +97,9 @@ func (o *owner) answerCommand(ctx context.Context, e eventlog.Entry) ([]*wire.Ev
 			return nil, err
 		}
 		if err == nil {
+			err = o.checkResumption(cmd)
+		}
+		if err == nil {
 			record.Command, err = j.recordedCommand(record.Command)
 		}
 	}

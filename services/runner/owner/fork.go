@@ -96,7 +96,7 @@ func (f forks) askFork(ctx context.Context, s *wire.State, cmd wire.Command, com
 		return "", command.Reject(wire.CodeBadRequest, "newId: %v", err)
 	}
 	point, state, err := bookmark.FindFork(ctx, f.log, s.RunID, cmd.At, cmd.Message)
-	if err == nil {
+	if err == nil && namedFolder(cmd.Overrides) == "" {
 		err = bookmark.CheckFolder(state)
 	}
 	if err != nil {

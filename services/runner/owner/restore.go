@@ -15,14 +15,19 @@ import (
 	"code.wake.dev/wake/internal/workspace"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner/internal/command"
 	"code.wake.dev/wake/services/runner/internal/tenure"
 )
 
 // forkFolder makes the folder of a fork: as of its point if snapshots were taken, else a copy of its parent's as it is now. A
-// point before the first snapshot has the folder of that: nothing had been at work.
+// point before the first snapshot has the folder of that: nothing had been at work. A folder that the fork is given is taken as it is.
 func (o *owner) forkFolder(ctx context.Context, parent *wire.State) (dir string, err error) {
-	folders := o.cfg.newFolders()
-	if o.asked().Fork.WithoutWorkspace {
+	folders, fork := o.cfg.newFolders(), o.asked().Fork
+	if dir := namedFolder(fork.Overrides); dir != "" {
+		parent.Folder = nil
+		return dir, o.checkFolder(dir)
+	}
+	if fork.WithoutWorkspace {
 		parent.Folder = nil
 		return folders.createFolder(o.runID, "")
 	}
@@ -38,6 +43,30 @@ func (o *owner) forkFolder(ctx context.Context, parent *wire.State) (dir string,
 		return "", fmt.Errorf("there is no folder as of the point: %w (`wake fork --without-workspace` begins with an empty one)", err)
 	}
 	return dir, nil
+}
+
+// namedFolder is the folder that overrides have a run go on in; "": they name none.
+func namedFolder(overrides wire.Raw) string { return overrides.TextAt("workspace") }
+
+// checkFolder fails unless this runner sees a folder that a fork or a resumption names.
+func (o *owner) checkFolder(dir string) error {
+	if !isFolder(dir) {
+		return fmt.Errorf("runner %s has no folder %s, in which the run is to work: make it, or name another", o.cfg.ID, dir)
+	}
+	return nil
+}
+
+// checkResumption fails with a [rejection] if a run is to go on in a folder that isn't there. What the runner with the run's folder
+// sees is known to that one alone.
+func (o *owner) checkResumption(cmd wire.Command) error {
+	dir := namedFolder(cmd.Overrides)
+	if cmd.Type != "resume" || dir == "" || o.folder.holder != o.cfg.ID && o.cfg.Leases.Present(o.folder.holder) {
+		return nil
+	}
+	if err := o.checkFolder(dir); err != nil {
+		return command.Reject(wire.CodeBadRequest, "%v", err)
+	}
+	return nil
 }
 
 // keptFolder makes the folder of a fork as of its point.
