@@ -9,10 +9,11 @@ import (
 )
 
 // joint has lanes store together what each of them is about to store. A single server takes batch after batch, and sets a store up on disk for
-// each: what comes while it has one is the next one, whatever lanes it is of. One lane at a time publishes, for all that wait by then.
+// each: what comes while it has one is the next one, whatever lanes it is of. One lane at a time publishes, for all that wait by then, unless
+// that is more than half a batch: then the next one publishes beside it.
 type joint struct {
 	mu      sync.Mutex
-	busy    bool     // a lane publishes
+	busy    bool     // a lane publishes, and no other may
 	waiting []*share // in the order in which they came
 }
 
@@ -65,6 +66,11 @@ func (j *joint) attemptShare(ctx context.Context, l *lane, s *share) error {
 	}
 	runtime.Gosched() // those whose share was just stored come back with what they have by now
 	all, others := j.takeShares(s, l.maxBatch)
+	if len(all) > l.maxBatch/2 { // the server has enough to do until the next batch is there, which has room for little else
+		j.passTurn()
+	} else {
+		defer j.passTurn()
+	}
 	err := l.attemptFrames(ctx, all)
 	if len(others) > 0 && serverCode(err) != 0 {
 		err = errJoint
@@ -72,7 +78,6 @@ func (j *joint) attemptShare(ctx context.Context, l *lane, s *share) error {
 	for _, other := range others {
 		other.over <- err
 	}
-	j.passTurn()
 	return err
 }
 
