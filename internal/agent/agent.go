@@ -184,6 +184,7 @@ type Part struct {
 	Output  wire.Raw // the answer, a text; of a flow {runId, status, outputs, state}
 	Failed  string   // why it failed; "": it didn't
 	CostUsd *float64 // nil: it isn't known
+	Tokens  int64    // what models were given and made
 }
 
 // Fact is something that the log has of a session. An agent's own record may lack its

@@ -179,7 +179,7 @@ func MergeLimits(old, given wire.Raw) wire.Raw {
 func Spent(u wire.UsageTotals) wire.Spent {
 	return wire.Spent{
 		Usd:    min(u.CostUsd+u.ChildCostUsd, wire.MaxCostUsd),
-		Tokens: TotalIn(u) + u.OutputTokens,
+		Tokens: TotalIn(u) + u.OutputTokens + u.ChildTokens,
 	}
 }
 

@@ -84,6 +84,7 @@ type AgentTool struct {
 	// What the call has waited for before, if that was long: storage, and a decision.
 	StorageWaitMs  int64 `wire:"storageWaitMs"`
 	ApprovalWaitMs int64 `wire:"approvalWaitMs"`
+	ChildTokens    int64 `wire:"childTokens"` // what models were given and made in the run that the call has started, with its own children
 }
 
 // RecoveredTranscript says that an event was made of the agent's own record of its session,

@@ -294,6 +294,7 @@ type UsageTotals struct {
 	ComputedUsd              float64 `json:"computedUsd,omitempty"`  // of CostUsd, what wake has computed by prices; the rest was told by agents
 	Unpriced                 int64   `json:"unpriced,omitempty"`     // model calls of unknown cost
 	ChildCostUsd             float64 `json:"childCostUsd,omitempty"` // of the runs that calls of its agents have started; not part of CostUsd
+	ChildTokens              int64   `json:"childTokens,omitempty"`  // what models were given and made in these runs; not part of the tokens above
 	Turns                    int64   `json:"turns"`
 	ToolCalls                int64   `json:"toolCalls"`
 	ToolErrors               int64   `json:"toolErrors"`

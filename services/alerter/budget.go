@@ -50,8 +50,8 @@ func (s spending) detect(in input) (spending, []finding) {
 		s.Nodes = withKey(s.Nodes, e.NodeID, account)
 		return s.crossBudget(in)
 	case *wire.AgentTool: // the day has it from the run that the call has started
-		if p.ChildCostUsd != nil && *p.ChildCostUsd > 0 {
-			s.Usd = min(s.Usd+*p.ChildCostUsd, wire.MaxCostUsd)
+		if usd := wire.ValueOf(p.ChildCostUsd); usd > 0 || p.ChildTokens > 0 {
+			s.Usd, s.Tokens = min(s.Usd+max(0, usd), wire.MaxCostUsd), s.Tokens+max(0, p.ChildTokens)
 			return s.crossBudget(in)
 		}
 	case *wire.NodeComplete, *wire.NodeError, *wire.NodeCancelled:

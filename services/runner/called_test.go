@@ -260,6 +260,26 @@ func TestSubAgentInherits(t *testing.T) {
 	})
 }
 
+// TestTokensOfSubAgent has an agent start another one: what that one uses counts against the budget of both.
+func TestTokensOfSubAgent(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.native("r1", t.TempDir(), &apitest.Script{Replies: []apitest.Reply{
+			apitest.Message(apitest.Call("t0", "agent", `{"prompt":"Part"}`)),
+			apitest.Message(apitest.Text("Done.")),
+			apitest.Message(apitest.Text("Led.")),
+		}})
+		b.submit("run1", leading, limits(map[string]any{"maxTokens": 200}))
+		entries := b.until("run1", wire.TypeFlowPaused)
+		if p := first[*wire.FlowPaused](t, entries); p.Reason != wire.PauseBudget {
+			t.Errorf("paused for %s:\n%s", p.Reason, story(entries))
+		}
+		if p := first[*wire.AgentTool](t, entries); p.ChildTokens != 110 {
+			t.Errorf("the call used %d tokens:\n%s", p.ChildTokens, story(entries))
+		}
+	})
+}
+
 // TestChildrenStayWithTheFolder has runners that share no folder work on runs that start others:
 // the others' nodes go to the runner that has the folder, whichever runner owns them.
 func TestChildrenStayWithTheFolder(t *testing.T) {

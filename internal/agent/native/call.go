@@ -252,7 +252,7 @@ func (p *performance) recordResult(r result, problem string, started time.Time) 
 	e := &wire.AgentTool{
 		ToolName: logName(p.call.tool), ToolInput: p.call.input, ToolOutput: r.output, Structured: r.structured,
 		DurationMs: new(max(0, time.Since(started).Milliseconds())), Error: problem, Point: p.call.id,
-		ChildRun: r.child, ChildCostUsd: r.childCost,
+		ChildRun: r.child, ChildCostUsd: r.childCost, ChildTokens: r.childTokens,
 	}
 	if !p.endCall(e) {
 		return false

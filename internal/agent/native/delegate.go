@@ -110,7 +110,7 @@ func partResult(p agent.Part, err error) (result, error) {
 	if err != nil {
 		return result{}, err
 	}
-	r := result{child: p.Run, childCost: p.CostUsd}
+	r := result{child: p.Run, childCost: p.CostUsd, childTokens: p.Tokens}
 	switch answer, isText := p.Output.Text(); {
 	case p.Failed != "":
 		r.output, r.failed = wire.RawString(toValidUTF8(p.Failed)), true

@@ -55,6 +55,8 @@ type result struct {
 	told       []wire.Payload // what else is on record because of it
 	child      string         // the run that the call has started
 	childCost  *float64       // what that has cost, in US dollars; nil: it isn't known
+
+	childTokens int64 // what models were given and made in it
 }
 
 func textResult(s string) result { return result{output: wire.RawString(toValidUTF8(s))} }

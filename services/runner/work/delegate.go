@@ -95,8 +95,9 @@ func (ps parts) awaitPart(ctx context.Context, call string, ask func() (wire.Run
 		return p, nil, err
 	}
 	p.Run = id
-	if usd := min(s.Usage.CostUsd+s.Usage.ChildCostUsd, wire.MaxCostUsd); usd > 0 {
-		p.CostUsd = &usd
+	spent := ledger.Spent(s.Usage)
+	if p.Tokens = spent.Tokens; spent.Usd > 0 {
+		p.CostUsd = &spent.Usd
 	}
 	p.Failed = child.Failure(s)
 	return p, s, nil
