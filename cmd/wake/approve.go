@@ -123,7 +123,8 @@ func (a orderVerbs) approvalsCommand() *cobra.Command {
 		Short: "List what waits for a person: calls for a decision, questions for an answer",
 		Long: `List what waits for a person, the longest waiting first, of all runs or of one and
 those that it has started and waits for: tool calls that somebody has to allow (wake
-approve, wake deny), and questions of agents and of ask nodes (wake reply). The commands that answer are below.`,
+approve, wake deny), and questions of agents and of ask nodes (wake reply). The commands that answer are below,
+and the runs that have paused by themselves until somebody decides how they go on.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var q wire.ApprovalsRequest
 			if len(args) > 0 {
@@ -137,9 +138,12 @@ approve, wake deny), and questions of agents and of ask nodes (wake reply). The 
 }
 
 func printApprovals(w io.Writer, waits wire.ApprovalsResponse, now time.Time) error {
-	if len(waits.Approvals) == 0 {
+	switch {
+	case len(waits.Approvals) == 0 && len(waits.Paused) == 0:
 		_, err := io.WriteString(w, "nothing waits for a decision or an answer\n")
 		return err
+	case len(waits.Approvals) == 0:
+		return printPaused(w, waits.Paused)
 	}
 	t := newTable(w, "RUN", "NODE", "CALL", "KIND", "WAITS", "WHAT")
 	var answers strings.Builder
@@ -156,7 +160,19 @@ func printApprovals(w io.Writer, waits wire.ApprovalsResponse, now time.Time) er
 	if waits.Omitted > 0 {
 		_, _ = fmt.Fprintf(&answers, "… %d more: name a run\n", waits.Omitted)
 	}
-	_, err := io.WriteString(w, "\n"+answers.String())
+	if _, err := io.WriteString(w, "\n"+answers.String()); err != nil {
+		return err
+	}
+	return printPaused(w, waits.Paused)
+}
+
+// printPaused lists runs that go on when a person has decided about them, which no approval does.
+func printPaused(w io.Writer, paused []wire.PausedRun) error {
+	var b strings.Builder
+	for _, r := range paused {
+		fmt.Fprintf(&b, "%s is paused and waits for %s: wake status %s\n", timeline.Line(r.RunID, maxMessage), r.WaitingFor, ask.ShellWord(r.RunID))
+	}
+	_, err := io.WriteString(w, b.String())
 	return err
 }
 

@@ -344,9 +344,7 @@ func (a *app) tellPause(ctx context.Context, log *feed.Reader, e eventlog.Entry)
 	if !ok {
 		return nil
 	}
-	switch p.Reason {
-	case wire.PauseRequiresAction, wire.PauseWorkspaceLost, wire.PauseEndedItsRunner, wire.PauseBudget, wire.PauseSharedBudget:
-	default:
+	if !wire.NeedsPerson(p.Reason) && p.Reason != wire.PauseSharedBudget {
 		return nil
 	}
 	state, err := presentState(ctx, log, e.RunID)

@@ -312,12 +312,23 @@ func TestFeeds(t *testing.T) {
 	}
 }
 
+// What has paused by itself until a person decides about it is in the inbox.
+func TestPausedRuns(t *testing.T) {
+	w := newWorld(t)
+	flow, _ := w.write("r", "hello")
+	logtest.Append(t, flow, &wire.Event{Payload: &wire.FlowPaused{Reason: wire.PauseRequiresAction}})
+	w.get("/", "is paused and waits for a decision about what was interrupted")
+}
+
 // The state at any position is the one that wake state --at tells.
 func TestStateAt(t *testing.T) {
 	w := newWorld(t)
 	flow, _ := w.write("r", "hello")
 	last := logtest.Append(t, flow, &wire.Event{Payload: &wire.FlowPaused{Reason: wire.PauseOperator}})
 	w.get("/runs/r", "paused")
+	if _, home := w.ask(http.MethodGet, "/", "", nil); strings.Contains(home, "is paused and waits for") {
+		t.Errorf("an operator's pause waits for a decision:\n%s", home)
+	}
 	c, err := client.Open(t.Context(), w.log.Conn(), client.Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -223,6 +223,12 @@ type approvalsInput struct {
 type approvalsAnswer struct {
 	Approvals []approvalAnswer `json:"approvals"`
 	More      int              `json:"more" jsonschema:"how many others wait"`
+	Paused    []pausedAnswer   `json:"paused" jsonschema:"runs that have paused by themselves until somebody decides how they go on"`
+}
+
+type pausedAnswer struct {
+	Run        string `json:"run"`
+	WaitingFor string `json:"waitingFor"`
 }
 
 type approvalAnswer struct {
@@ -246,7 +252,7 @@ func (p Pipeline) listApprovals(ctx context.Context, in approvalsInput) (_ strin
 		return "", answer, err
 	}
 	limit := min(atMost(in.Limit, 20), len(waits.Approvals))
-	answer = approvalsAnswer{Approvals: []approvalAnswer{}, More: len(waits.Approvals) - limit + waits.Omitted}
+	answer = approvalsAnswer{Approvals: []approvalAnswer{}, More: len(waits.Approvals) - limit + waits.Omitted, Paused: []pausedAnswer{}}
 	var b strings.Builder
 	for _, a := range waits.Approvals[:limit] {
 		answer.Approvals = append(answer.Approvals, approvalAnswer{
@@ -256,6 +262,10 @@ func (p Pipeline) listApprovals(ctx context.Context, in approvalsInput) (_ strin
 	}
 	if answer.More > 0 {
 		fmt.Fprintf(&b, "… %d more: narrow it by run\n", answer.More)
+	}
+	for _, r := range waits.Paused {
+		answer.Paused = append(answer.Paused, pausedAnswer{Run: cleanLine(r.RunID), WaitingFor: r.WaitingFor})
+		fmt.Fprintf(&b, "%s is paused and waits for %s\n", cleanLine(r.RunID), r.WaitingFor)
 	}
 	return cmp.Or(b.String(), "nothing waits"), answer, nil
 }

@@ -82,7 +82,8 @@ func fake(done *[]wire.Command) mcp.Pipeline {
 			if q.Run == "" {
 				all = append(all, wire.Approval{Kind: wire.ApprovalQuestion, RunID: "run2", NodeID: "coder", CallID: "t2", ToolName: "AskUserQuestion", Text: "Tabs?", Since: 4000})
 			}
-			return wire.ApprovalsResponse{Approvals: all}, nil
+			paused := []wire.PausedRun{{RunID: "run1", Reason: wire.PauseRequiresAction, WaitingFor: "a decision"}}
+			return wire.ApprovalsResponse{Approvals: all, Paused: paused}, nil
 		},
 		Do: func(_ context.Context, cmd wire.Command) (wire.CommandResponse, error) {
 			if cmd.Type == "steer" && cmd.Message == "nobody asks" {
@@ -184,7 +185,7 @@ func TestTools(t *testing.T) {
 		{"reply", map[string]any{"run": "run1", "answer": true}, "error AMBIGUOUS_ID: 2 of run run1 wait: m1, p1\nname one by prompt"},
 		{"reply", map[string]any{"run": "run1", "answer": true, "prompt": "p1"}, "answered p1 of run run1"},
 		{"reply", map[string]any{"run": "run1", "answer": "x", "prompt": "t1"}, "error COMMAND_REJECTED: no such question of run run1 waits\nsee approvals"},
-		{"approvals", map[string]any{"limit": 3}, "run1 since 00:00:01: ask p1 of ask: Deploy? (yes, no)\nrun1 since 00:00:02: blocker m1 of coder: Which?\nrun1 since 00:00:03: approval t1 of coder: Bash\n… 1 more: narrow it by run\n"},
+		{"approvals", map[string]any{"limit": 3}, "run1 since 00:00:01: ask p1 of ask: Deploy? (yes, no)\nrun1 since 00:00:02: blocker m1 of coder: Which?\nrun1 since 00:00:03: approval t1 of coder: Bash\n… 1 more: narrow it by run\nrun1 is paused and waits for a decision\n"},
 		{"approvals", map[string]any{"run": "x"}, "error RUN_NOT_FOUND: no run x\nsee runs"},
 		{"approve", map[string]any{"run": "run1"}, "approved t1 of run run1"},
 		{"deny", map[string]any{"run": "run1", "call": "t1", "note": "no"}, "denied t1 of run run1"},
@@ -236,7 +237,7 @@ func TestFields(t *testing.T) {
 		want      string
 	}{
 		{"runs", map[string]any{"limit": 1}, `{"more":true,"runs":[{"costUsd":0.5,"name":"review","parent":"run0","run":"run1","state":"running"}]}`},
-		{"approvals", map[string]any{"run": "run1", "limit": 1}, `{"approvals":[{"id":"p1","kind":"ask","node":"ask","run":"run1","since":1000,"text":"Deploy? (yes, no)"}],"more":2}`},
+		{"approvals", map[string]any{"run": "run1", "limit": 1}, `{"approvals":[{"id":"p1","kind":"ask","node":"ask","run":"run1","since":1000,"text":"Deploy? (yes, no)"}],"more":2,"paused":[{"run":"run1","waitingFor":"a decision"}]}`},
 		{"alerts", map[string]any{"after": 7}, `{"after":7,"alerts":[]}`},
 		{"pause", map[string]any{"run": "run1"}, `{"recorded":true,"run":"run1"}`},
 		{"fork", map[string]any{"run": "run1"}, `{"at":"sfp-1","parent":"run1","recorded":true,"run":"fork1"}`},

@@ -428,6 +428,15 @@ type ApprovalsResponse struct {
 
 	Approvals []Approval `json:"approvals"`
 	Omitted   int        `json:"omitted,omitempty"` // that are more than the limit, or didn't fit into the answer; ask for them by run
+
+	Paused []PausedRun `json:"paused,omitempty"` // at most 100; wake status says of each how it goes on
+}
+
+// PausedRun is a run that has paused by itself until a person decides what becomes of it.
+type PausedRun struct {
+	RunID      string `json:"runId"`
+	Reason     string `json:"reason"`     // see [PauseRequiresAction]
+	WaitingFor string `json:"waitingFor"` // the same in words
 }
 
 // Approval is something of a run that waits for a person.

@@ -61,6 +61,11 @@ type FlowComplete struct {
 	DurationMs int64      `wire:"durationMs"` // since flow:start
 }
 
+// NeedsPerson reports whether a pause lasts until a person decides something, and wasn't asked for by one.
+func NeedsPerson(reason string) bool {
+	return reason == PauseRequiresAction || reason == PauseWorkspaceLost || reason == PauseEndedItsRunner || reason == PauseBudget
+}
+
 // The reasons of a pause. Agents at work are interrupted by an operator's pause,
 // be it that of a parent run, if the run is set aside, and if its budget, or one that it shares, is spent; otherwise what has begun goes on, and nothing new
 // begins.

@@ -17,9 +17,7 @@ func waitingFindings(in input) []finding {
 	f.Event = "waiting_for_human"
 	switch p := in.Event.Payload.(type) {
 	case *wire.FlowPaused:
-		switch p.Reason {
-		case wire.PauseRequiresAction, wire.PauseWorkspaceLost, wire.PauseEndedItsRunner, wire.PauseBudget:
-		default:
+		if !wire.NeedsPerson(p.Reason) {
 			return nil
 		}
 		message := timeline.Line(p.Message, maxMessage)
