@@ -21,6 +21,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"code.wake.dev/wake/internal/access"
+	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/health"
 	"code.wake.dev/wake/internal/service"
 	"code.wake.dev/wake/pkg/subjects"
@@ -70,6 +71,7 @@ func startServer(ctx context.Context, c embeddedConfig, log *slog.Logger) (*embe
 	}
 	options.ServerName, options.Host, options.Port = "wake", c.Listen, port
 	options.JetStream, options.StoreDir, options.SyncAlways = true, c.Dir, !c.Later
+	options.JetStreamLimits.MaxBatchSize = eventlog.MaxBatch
 	options.NoSigs, options.DisableJetStreamBanner = true, true
 	e.options, e.logger = options, &serverLogger{log: log, fatal: make(chan string, 1), debug: log.Enabled(ctx, slog.LevelDebug)}
 	if err := e.launchServer(ctx); err != nil {

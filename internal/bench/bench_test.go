@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { natstest.Main(m) }
 // that runs as long as the test.
 func start(t testing.TB) (*bench.Scratch, *eventlog.Log) {
 	t.Helper()
-	js := natstest.New(t, func(o *server.Options) { o.SyncAlways = true }).JetStream(t)
+	js := natstest.New(t, func(o *server.Options) { o.SyncAlways, o.JetStreamLimits.MaxBatchSize = true, eventlog.MaxBatch }).JetStream(t)
 	s, err := bench.NewScratch(t.Context(), js, "test", 1)
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -121,6 +122,9 @@ func (l *lane) attemptBatch(ctx context.Context, frames []*frame) error {
 		}
 		return over, err
 	})
+	if serverCode(err) == codeBatchTooLarge {
+		l.log.lowerBatch(err, len(frames))
+	}
 	if err != nil {
 		return err
 	}
@@ -132,6 +136,23 @@ func (l *lane) attemptBatch(ctx context.Context, frames []*frame) error {
 		l.noteStored(f.w, f.seq, first+uint64(i))
 	}
 	return nil
+}
+
+// maxBatch is how many events the server takes in a batch, as far as is known.
+func (l *Log) maxBatch() int { return int(l.batch.Load()) }
+
+// lowerBatch notes that the server has refused a batch of that many events, and what it says that it takes: half as many if it
+// doesn't.
+func (l *Log) lowerBatch(refusal error, size int) {
+	most := size / 2
+	if e, ok := errors.AsType[*apiError](refusal); ok {
+		if n, err := strconv.Atoi(e.Description[strings.LastIndexByte(e.Description, ' ')+1:]); err == nil {
+			most = min(n, size-1)
+		}
+	}
+	if most = max(1, most); most < l.maxBatch() {
+		l.batch.Store(int64(most))
+	}
 }
 
 // traceIn puts to which trace the batch belongs, if to any, into the headers of its

@@ -26,7 +26,7 @@ type Copier struct {
 
 // What is stored together at most; less than a batch.
 const (
-	copyEvents = batchEvents / 2
+	copyEvents = 500
 	copyBytes  = batchBytes / 2
 )
 

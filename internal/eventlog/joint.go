@@ -65,8 +65,8 @@ func (j *joint) attemptShare(ctx context.Context, l *lane, s *share) error {
 		j.mu.Unlock()
 	}
 	runtime.Gosched() // those whose share was just stored come back with what they have by now
-	all, others := j.takeShares(s, l.maxBatch)
-	if len(all) > l.maxBatch/2 { // the server has enough to do until the next batch is there, which has room for little else
+	all, others := j.takeShares(s, l.log.maxBatch())
+	if len(all) > l.log.maxBatch()/2 { // the server has enough to do until the next batch is there, which has room for little else
 		j.passTurn()
 	} else {
 		defer j.passTurn()

@@ -10,11 +10,11 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// What an atomic batch may hold. The server takes 1000 messages; bytes are
-// bounded since it keeps a whole batch in memory.
+// What an atomic batch may hold. For each the server sets a store up on disk and syncs, whatever its size. Bytes are bounded since
+// it keeps a whole batch in memory.
 const (
-	batchEvents = 1000
-	batchBytes  = 8 << 20
+	MaxBatch   = 4000 // events; a server whose max_batch_size is less, by default 1000, says so, see [Log.lowerBatch]
+	batchBytes = 8 << 20
 )
 
 // outage is how long storing may fail before it is more than a change of leader:
@@ -46,7 +46,6 @@ type lane struct {
 	alone      bool          // attempts are made without other lanes, until one stores something
 	incomplete int           // answers in a row that a batch is
 	parent     string        // what says to which span the batch belongs; "": none
-	maxBatch   int           // events that the server takes in a batch
 	patience   time.Duration // for the answer to an attempt
 
 	// Writers of found frames, and those of them with frames that haven't been
@@ -59,8 +58,8 @@ func newLane(l *Log, id int, tag string) *lane {
 	return &lane{
 		log: l, id: id, tag: tag,
 		wake: make(chan struct{}, 1), room: make(chan struct{}),
-		maxBatch: batchEvents, patience: l.o.AckWait,
-		ghosts: map[writerKey]*writerState{}, unsettled: map[*writerState]bool{},
+		patience: l.o.AckWait,
+		ghosts:   map[writerKey]*writerState{}, unsettled: map[*writerState]bool{},
 	}
 }
 

@@ -112,9 +112,10 @@ type Log struct {
 
 	spools    *spools // nil without SpoolDir
 	lanes     []*lane
-	joint     joint // of lanes, where there is one replica
-	found     *lane // drains what an earlier process left; nil if there is nothing
-	dead      *lane // publishes dead letters
+	joint     joint        // of lanes, where there is one replica
+	batch     atomic.Int64 // events that the server takes in a batch, as far as is known
+	found     *lane        // drains what an earlier process left; nil if there is nothing
+	dead      *lane        // publishes dead letters
 	blobs     *blobStore
 	drained   chan struct{} // closed when nothing found is left
 	stored    atomic.Uint64 // the last position that this process knows to be stored
@@ -145,6 +146,7 @@ func Open(ctx context.Context, nc *nats.Conn, o Options) (*Log, error) {
 		return nil, fmt.Errorf("eventlog: open %s: %w", o.Names.EventsStream(), topology.ErrNoIncarnation)
 	}
 	l.incarnation, l.maxMsgSize, l.replicas, l.direct = b.incarnation, b.maxMsgSize, b.replicas, b.allowDirect
+	l.batch.Store(MaxBatch)
 	l.blobs, l.metrics = newBlobStore(l.leader, js, o.Names.BlobsBucket(), o.AckWait), newMetrics()
 	l.measureQueues()
 	if err := l.openLanes(); err != nil {

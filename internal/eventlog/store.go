@@ -64,8 +64,7 @@ func (l *lane) tryStore(ctx context.Context, frames []*frame) error {
 	case codeTooLarge:
 		return l.storeOneByOne(ctx, pending, err)
 	case codeBatchTooLarge:
-		l.maxBatch = max(1, len(pending)/2)
-		return l.storeHalves(ctx, pending, err)
+		return l.storeBatches(ctx, pending, err)
 	case codeStoreFailed: // there may be room for some
 		return l.storeHalves(ctx, pending, err)
 	}
@@ -125,7 +124,22 @@ func (l *lane) storeOneByOne(ctx context.Context, pending []*frame, cause error)
 	return errProgress
 }
 
-// storeHalves stores a batch that is too large in two.
+// storeBatches stores frames that are more than the server takes in a batch in several, by what it has said since that it takes.
+func (l *lane) storeBatches(ctx context.Context, pending []*frame, cause error) error {
+	if len(pending) == 1 {
+		return cause
+	}
+	for len(pending) > 0 {
+		n := batchLen(pending, l.log.maxBatch())
+		if err := l.storeFrames(ctx, pending[:n]); err != nil {
+			return err
+		}
+		pending = pending[n:]
+	}
+	return errProgress
+}
+
+// storeHalves stores in two what there may not be room for as a whole.
 func (l *lane) storeHalves(ctx context.Context, pending []*frame, cause error) error {
 	if len(pending) == 1 {
 		return cause
@@ -296,7 +310,7 @@ func (l *lane) tryTake() (taken []*frame, over, refused bool) {
 	if unread != nil {
 		return nil, false, true
 	}
-	n := batchLen(l.queue.window, l.maxBatch)
+	n := batchLen(l.queue.window, l.log.maxBatch())
 	return l.queue.window[:n:n], l.closing && l.queue.isEmpty(), refused
 }
 

@@ -337,6 +337,52 @@ func TestAppendMoreThanABatch(t *testing.T) {
 	}
 }
 
+// What was appended together is stored together by a server, too, that takes less in a batch than is queued by then.
+func TestUnitsOfSmallBatches(t *testing.T) {
+	t.Parallel()
+	nc := natstest.New(t, func(o *server.Options) { o.JetStreamLimits.MaxBatchSize = 64 }).Conn(t)
+	setUp(t, nc, topology.Config{})
+	p := start(t, nc, eventlog.Options{})
+	var writing sync.WaitGroup
+	for i := range 24 {
+		w := p.claim(fmt.Sprint("r", i), "n")
+		writing.Go(func() {
+			for range 4 {
+				unit := make([]*wire.Event, 25)
+				for n := range unit {
+					unit[n] = text("x")
+				}
+				if _, err := w.Append(t.Context(), unit...); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	writing.Wait()
+	s, err := p.JetStream().Stream(t.Context(), "WAKE_EVENTS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sizes := map[string]int{} // of runs in batches
+	for pos := range s.CachedInfo().State.LastSeq {
+		m, err := s.GetMsg(t.Context(), pos+1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if id := m.Header.Get("Nats-Batch-Id"); id != "" {
+			sizes[id+" "+m.Subject]++
+		}
+	}
+	for part, n := range sizes {
+		if n%25 != 0 {
+			t.Errorf("batch %s has %d events of it, appended 25 at a time", part, n)
+		}
+	}
+	if len(sizes) == 0 {
+		t.Error("there is no batch")
+	}
+}
+
 func TestHeaders(t *testing.T) {
 	t.Parallel()
 	p := one(t, eventlog.Options{Lanes: 1})
