@@ -911,3 +911,22 @@ func TestDecisionOfImported(t *testing.T) {
 		}
 	})
 }
+
+// Commands to a copy of a run are refused, also where those in its log have later positions, which are those of the installation that
+// it is from.
+func TestCommandsToCopy(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.process("r1", &scripted{say: echo})
+		logtest.Append(t, logtest.Claim(t, b.log, "s1", wire.RunNode),
+			&wire.Event{Payload: &wire.FlowStart{FlowName: "claude", Definition: wire.RawString(""), DefinitionHash: "h", Imported: wire.ImportedCopy}},
+			&wire.Event{Payload: &wire.CommandReceived{CommandID: "c1", AtPos: 1000, Accepted: true, Command: wire.RawOf(map[string]string{"type": "pause"})}},
+			&wire.Event{Payload: &wire.FlowPaused{Reason: wire.PauseOperator}},
+		)
+		for _, verb := range []string{"resume", "bookmark"} {
+			if r := b.tell(wire.Command{Type: verb, RunID: "s1", Label: "x"}); !strings.Contains(r.Reason, "was imported and is not executed") {
+				t.Errorf("%s: %+v", verb, r)
+			}
+		}
+	})
+}

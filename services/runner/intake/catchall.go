@@ -202,7 +202,7 @@ func (in *Intake) sortByState(
 	}
 	_, active := in.cfg.Registry.Get(run)
 	switch {
-	case state.CommandPos >= record.AtPos:
+	case hasRecorded(state, record):
 		return nil, 0, nil
 	case active:
 		return nil, wait, nil
@@ -223,6 +223,12 @@ func (in *Intake) sortByState(
 	}
 	record.Reason = problem.Error()
 	return &stray{record: record}, 0, nil
+}
+
+// hasRecorded reports whether a run has what became of a command in its log. The commands in the log of a copy have positions
+// of another stream.
+func hasRecorded(s *wire.State, record *wire.CommandReceived) bool {
+	return s.Imported != wire.ImportedCopy && s.CommandPos >= record.AtPos
 }
 
 func orRejected(problem error, code wire.ErrorCode, format string, args ...any) error {
@@ -400,7 +406,7 @@ func (in *Intake) isObeyed(ctx context.Context, x *stray) (bool, error) {
 	switch {
 	case err != nil:
 		return false, err
-	case s.CommandPos >= x.record.AtPos:
+	case hasRecorded(s, x.record):
 		return true, nil
 	case s.Status != wire.RunIdle && s.Imported == "":
 		return false, errBegun
