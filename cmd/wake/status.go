@@ -40,7 +40,7 @@ func printStatus(w io.Writer, s wire.StatusResponse) error {
 		{"error", s.Error},
 		{"waits for", s.WaitingFor},
 		{"unread", strings.Join(s.Unread, "; ")},
-		{"to do", toDo(s.RunID, s.Status, s.Reason, interruptedNodes(s.Agents))},
+		{"to do", whatToDo(s)},
 		{"took", s.Runtime},
 		{"waited", waitedText(s.WaitedMs)},
 		{"cost", costText(s.CostUsd, s.CostBasis)},
@@ -99,6 +99,14 @@ func interruptedNodes(nodes []wire.AgentStatus) []string {
 		}
 	}
 	return ids
+}
+
+// whatToDo is [toDo] of a run's status. A copy of a run isn't executed.
+func whatToDo(s wire.StatusResponse) string {
+	if s.Imported == wire.ImportedCopy && s.Result == "" && s.Status != wire.RunAborted {
+		return "nothing: it is a copy of a run; wake fork " + s.RunID + " goes on from it"
+	}
+	return toDo(s.RunID, s.Status, s.Reason, interruptedNodes(s.Agents))
 }
 
 // toDo says how a run that is paused goes on; of any other run it is "".

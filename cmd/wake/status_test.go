@@ -32,6 +32,10 @@ func TestToDo(t *testing.T) {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
 	}
+	copied := wire.StatusResponse{RunID: "r1", Status: wire.RunPaused, Imported: wire.ImportedCopy}
+	if got := whatToDo(copied); !strings.Contains(got, "wake fork r1") {
+		t.Errorf("a copy: %q", got)
+	}
 }
 
 func TestPausedRunsSayHowTheyGoOn(t *testing.T) {

@@ -409,6 +409,7 @@ type StatusResponse struct {
 	Result   FlowStatus        `json:"result,omitempty"`
 	Labels   map[string]string `json:"labels,omitempty"`
 	By       string            `json:"startedBy,omitempty"` // see [FlowStart.By]
+	Imported string            `json:"imported,omitempty"`  // see [FlowStart.Imported]
 	Feeds    string            `json:"feeds,omitempty"`     // see [RunInfo.Feeds]
 	Position Position          `json:"position"`            // of the run's last recorded event
 	Agents   []AgentStatus     `json:"agents"`
@@ -506,6 +507,7 @@ type TopRun struct {
 	FlowName string        `json:"flowName,omitempty"`
 	Status   RunStatus     `json:"status"`
 	Result   FlowStatus    `json:"result,omitempty"`
+	Imported string        `json:"imported,omitempty"` // see [FlowStart.Imported]
 	Live     []AgentStatus `json:"live"`
 }
 

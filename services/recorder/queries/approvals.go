@@ -40,7 +40,7 @@ func (a *Answers) Approvals(ctx context.Context, q wire.ApprovalsRequest, now ti
 	}
 	for _, f := range open {
 		r.Approvals = append(r.Approvals, f.waits...)
-		if f.run.Status == wire.RunPaused && wire.NeedsPerson(f.run.Reason) && len(r.Paused) < maxPaused {
+		if f.run.Status == wire.RunPaused && wire.NeedsPerson(f.run.Reason) && f.run.Imported == "" && len(r.Paused) < maxPaused {
 			r.Paused = append(r.Paused, wire.PausedRun{RunID: f.run.RunID, Reason: f.run.Reason, WaitingFor: pausedFor(f.run.Reason)})
 		}
 	}

@@ -242,7 +242,7 @@ func (a *Answers) figureAsOf(ctx context.Context, t *archive.Tx, of *rollRun, no
 
 // endedFigure is a run that has ended, by its row alone.
 func endedFigure(row *table.Run, label string, now int64) *fleetFigure {
-	r := wire.TopRun{RunID: row.RunID, FlowName: row.FlowName, Status: wire.RunStatus(row.Status), Result: wire.FlowStatus(row.Result), Live: []wire.AgentStatus{}}
+	r := wire.TopRun{RunID: row.RunID, FlowName: row.FlowName, Status: wire.RunStatus(row.Status), Result: wire.FlowStatus(row.Result), Imported: row.Imported, Live: []wire.AgentStatus{}}
 	r.AgentStatus = wire.AgentStatus{
 		AgentID: cmp.Or(label, row.RunID), State: row.Status, Reason: briefText(row.Reason), Error: briefText(row.Error), StartedAt: row.StartedAt, EndedAt: row.EndedAt,
 		CostUsd: row.CostUsd, CostBasis: ledger.Basis(row.CostUsd, row.ComputedUsd, row.Unpriced), TokensIn: row.TokensIn, TokensOut: row.TokensOut,
@@ -322,7 +322,7 @@ func topRuns(runs []*rollRun, q wire.TopRequest, now int64) (top []*rollRun) {
 const figureAge = 3_600_000
 
 func topRun(st wire.StatusResponse) wire.TopRun {
-	x := wire.TopRun{AgentStatus: st.AgentStatus, RunID: st.RunID, FlowName: st.FlowName, Status: st.Status, Result: st.Result, Live: []wire.AgentStatus{}}
+	x := wire.TopRun{AgentStatus: st.AgentStatus, RunID: st.RunID, FlowName: st.FlowName, Status: st.Status, Result: st.Result, Imported: st.Imported, Live: []wire.AgentStatus{}}
 	for _, a := range st.Agents {
 		if (a.State == stateActive || a.State == stateWaiting) && len(x.Live) < maxLive {
 			x.Live = append(x.Live, a)

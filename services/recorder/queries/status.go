@@ -97,7 +97,7 @@ func readStatus(ctx context.Context, tx *archive.Tx, q wire.StatusRequest, now i
 func (f *figure) statusOf(node string, now int64) wire.StatusResponse {
 	r := wire.StatusResponse{
 		RunID: f.run, FlowName: f.state.FlowName, Status: f.state.Status, Result: f.state.Result, Labels: maps.Clone(f.state.Labels),
-		By: f.state.StartedBy, Feeds: f.feeds,
+		By: f.state.StartedBy, Imported: f.state.Imported, Feeds: f.feeds,
 		Position: f.position, Agents: []wire.AgentStatus{},
 	}
 	r.LastActivity = f.activity
