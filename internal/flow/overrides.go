@@ -103,6 +103,9 @@ func CheckOverrides(def *Definition, overrides wire.Raw) error {
 		if !isObject || def == nil || def.Node(name) == nil {
 			return fmt.Errorf("overrides: %q is neither an option of agents nor a node with options", name)
 		}
+		if t := def.Node(name).Type; t != TypeAgent {
+			return fmt.Errorf("overrides: node %s is of type %s, and only agents have options", name, t)
+		}
 		for _, option := range slices.Sorted(maps.Keys(options)) {
 			if isLimit(option) {
 				return fmt.Errorf("overrides of node %s: %w", name, errLimit)
