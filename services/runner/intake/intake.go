@@ -63,7 +63,7 @@ type callDecision struct {
 
 // New returns the intake of a runner.
 func New(cfg Config) *Intake {
-	return &Intake{cfg: cfg, attempts: newAttempts(), dealt: &dealtCommands{runs: map[string]uint64{}, nobodys: map[uint64]bool{}}, decided: map[string]callDecision{}, queues: newPrecedence()}
+	return &Intake{cfg: cfg, attempts: newAttempts(), dealt: &dealtCommands{runs: map[string]uint64{}, nobodys: map[uint64]bool{}, copies: map[string]bool{}}, decided: map[string]callDecision{}, queues: newPrecedence()}
 }
 
 // Part is one thing that the intake does until its context ends.
