@@ -138,41 +138,32 @@ and the runs that have paused by themselves until somebody decides how they go o
 }
 
 func printApprovals(w io.Writer, waits wire.ApprovalsResponse, now time.Time) error {
-	switch {
-	case len(waits.Approvals) == 0 && len(waits.Paused) == 0:
+	if len(waits.Approvals) == 0 && len(waits.Paused) == 0 {
 		_, err := io.WriteString(w, "nothing waits for a decision or an answer\n")
 		return err
-	case len(waits.Approvals) == 0:
-		return printPaused(w, waits.Paused)
 	}
-	t := newTable(w, "RUN", "NODE", "CALL", "KIND", "WAITS", "WHAT")
-	var answers strings.Builder
-	for _, x := range waits.Approvals {
-		t.addRow(x.RunID, x.NodeID, x.CallID, kindOf(x), timeline.Span(now.UnixMilli()-x.Since), asksWhat(x))
-		if asked := wholeCall(x); len(asked) > maxAsked {
-			answers.WriteString("  " + strings.ReplaceAll(asked, "\n", "\n  ") + "\n")
+	var below strings.Builder
+	if len(waits.Approvals) > 0 {
+		t := newTable(w, "RUN", "NODE", "CALL", "KIND", "WAITS", "WHAT")
+		below.WriteByte('\n')
+		for _, x := range waits.Approvals {
+			t.addRow(x.RunID, x.NodeID, x.CallID, kindOf(x), timeline.Span(now.UnixMilli()-x.Since), asksWhat(x))
+			if asked := wholeCall(x); len(asked) > maxAsked {
+				below.WriteString("  " + strings.ReplaceAll(asked, "\n", "\n  ") + "\n")
+			}
+			below.WriteString(timeline.Line(x.Answer, maxMessage) + "\n")
 		}
-		answers.WriteString(timeline.Line(x.Answer, maxMessage) + "\n")
+		if err := t.flush(); err != nil {
+			return err
+		}
 	}
-	if err := t.flush(); err != nil {
-		return err
+	for _, r := range waits.Paused { // no approval has them go on
+		fmt.Fprintf(&below, "%s is paused and waits for %s: wake status %s\n", timeline.Line(r.RunID, maxMessage), r.WaitingFor, ask.ShellWord(r.RunID))
 	}
 	if waits.Omitted > 0 {
-		_, _ = fmt.Fprintf(&answers, "… %d more: name a run\n", waits.Omitted)
+		fmt.Fprintf(&below, "… %d more: name a run\n", waits.Omitted)
 	}
-	if _, err := io.WriteString(w, "\n"+answers.String()); err != nil {
-		return err
-	}
-	return printPaused(w, waits.Paused)
-}
-
-// printPaused lists runs that go on when a person has decided about them, which no approval does.
-func printPaused(w io.Writer, paused []wire.PausedRun) error {
-	var b strings.Builder
-	for _, r := range paused {
-		fmt.Fprintf(&b, "%s is paused and waits for %s: wake status %s\n", timeline.Line(r.RunID, maxMessage), r.WaitingFor, ask.ShellWord(r.RunID))
-	}
-	_, err := io.WriteString(w, b.String())
+	_, err := io.WriteString(w, below.String())
 	return err
 }
 

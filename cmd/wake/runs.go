@@ -133,14 +133,14 @@ func printRuns(w io.Writer, runs wire.RunsResponse, now time.Time, several bool)
 	}
 	for _, r := range runs.Runs {
 		id := timeline.Line(r.RunID, maxCell)
-		if r.GoneAt > 0 {
+		switch {
+		case r.GoneAt > 0:
 			_, _ = fmt.Fprintf(w, "%s was deleted %s, its events are removed in %s: %s restores it\n",
 				id, agoText(now, r.DeletedAt), spanText(now.UnixMilli(), time.UnixMilli(r.GoneAt)), lineFor("undelete", id, several))
-		} else if r.Imported == wire.ImportedCopy {
-			continue // nothing goes on in it
-		} else if r.Status == wire.RunPaused && r.Reason == wire.PauseSharedBudget {
+		case r.Status != wire.RunPaused, r.Imported == wire.ImportedCopy: // of a copy nothing goes on
+		case r.Reason == wire.PauseSharedBudget:
 			_, _ = fmt.Fprintf(w, "%s is paused until there is more of a budget that it shares: wake budget list\n", id)
-		} else if r.Status == wire.RunPaused && r.Reason != wire.PauseIdle {
+		case r.Reason != wire.PauseIdle:
 			_, _ = fmt.Fprintf(w, "%s is paused: %s says why, %s goes on\n", id, lineFor("status", id, several), lineFor("resume", id, several))
 		}
 	}

@@ -40,7 +40,7 @@ func printStatus(w io.Writer, s wire.StatusResponse) error {
 		{"error", s.Error},
 		{"waits for", s.WaitingFor},
 		{"unread", strings.Join(s.Unread, "; ")},
-		{"to do", whatToDo(s)},
+		{"to do", nextStep(s)},
 		{"took", s.Runtime},
 		{"waited", waitedText(s.WaitedMs)},
 		{"cost", costText(s.CostUsd, s.CostBasis)},
@@ -101,8 +101,8 @@ func interruptedNodes(nodes []wire.AgentStatus) []string {
 	return ids
 }
 
-// whatToDo is [toDo] of a run's status. A copy of a run isn't executed.
-func whatToDo(s wire.StatusResponse) string {
+// nextStep says how the run of a status goes on, as [toDo] does. A copy of a run isn't executed.
+func nextStep(s wire.StatusResponse) string {
 	if s.Imported == wire.ImportedCopy && s.Result == "" && s.Status != wire.RunAborted {
 		return "nothing: it is a copy of a run; wake fork " + s.RunID + " goes on from it"
 	}

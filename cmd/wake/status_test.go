@@ -33,7 +33,7 @@ func TestToDo(t *testing.T) {
 		}
 	}
 	copied := wire.StatusResponse{RunID: "r1", Status: wire.RunPaused, Imported: wire.ImportedCopy}
-	if got := whatToDo(copied); !strings.Contains(got, "wake fork r1") {
+	if got := nextStep(copied); !strings.Contains(got, "wake fork r1") {
 		t.Errorf("a copy: %q", got)
 	}
 }

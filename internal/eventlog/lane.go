@@ -13,7 +13,7 @@ import (
 // What an atomic batch may hold. For each the server sets a store up on disk and syncs, whatever its size. Bytes are bounded since
 // it keeps a whole batch in memory.
 const (
-	MaxBatch   = 4000 // events; a server whose max_batch_size is less, by default 1000, says so, see [Log.lowerBatch]
+	MaxBatch   = 4000 // events; a server that takes less, by default 1000, says so, see [Log.lowerBatch]
 	batchBytes = 8 << 20
 )
 

@@ -427,13 +427,12 @@ type ApprovalsRequest struct {
 type ApprovalsResponse struct {
 	Lag
 
-	Approvals []Approval `json:"approvals"`
-	Omitted   int        `json:"omitted,omitempty"` // that are more than the limit, or didn't fit into the answer; ask for them by run
-
-	Paused []PausedRun `json:"paused,omitempty"` // at most 100; wake status says of each how it goes on
+	Approvals []Approval  `json:"approvals"`
+	Paused    []PausedRun `json:"paused,omitempty"`
+	Omitted   int         `json:"omitted,omitempty"` // approvals beyond the limit, and what of both didn't fit into the answer; ask for them by run
 }
 
-// PausedRun is a run that has paused by itself until a person decides what becomes of it.
+// PausedRun is a run that waits for a person who didn't pause it, see [NeedsPerson]. Its status says how it goes on.
 type PausedRun struct {
 	RunID      string `json:"runId"`
 	Reason     string `json:"reason"`     // see [PauseRequiresAction]

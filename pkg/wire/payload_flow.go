@@ -61,11 +61,6 @@ type FlowComplete struct {
 	DurationMs int64      `wire:"durationMs"` // since flow:start
 }
 
-// NeedsPerson reports whether a pause lasts until a person decides something, and wasn't asked for by one.
-func NeedsPerson(reason string) bool {
-	return reason == PauseRequiresAction || reason == PauseWorkspaceLost || reason == PauseEndedItsRunner || reason == PauseBudget
-}
-
 // The reasons of a pause. Agents at work are interrupted by an operator's pause,
 // be it that of a parent run, if the run is set aside, and if its budget, or one that it shares, is spent; otherwise what has begun goes on, and nothing new
 // begins.
@@ -79,6 +74,12 @@ const (
 	PauseBudget         = "BUDGET"           // what the run may spend is spent; resuming it grants as much again
 	PauseSharedBudget   = "SHARED_BUDGET"    // what it may spend with others is spent; it goes on by itself once there is more
 )
+
+// NeedsPerson reports whether a run that is paused for a reason waits for a person who didn't ask for that: to decide, or to bring back
+// what it lacks.
+func NeedsPerson(reason string) bool {
+	return reason == PauseRequiresAction || reason == PauseWorkspaceLost || reason == PauseEndedItsRunner || reason == PauseBudget
+}
 
 // What follows when the budget of a run is spent; see [FlowStart.Limits].
 const (

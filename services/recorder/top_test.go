@@ -318,6 +318,45 @@ func TestContextOfAFirstTurn(t *testing.T) {
 	}
 }
 
+// Runs that wait for a person who didn't pause them are told beside what is asked: no copies, which nothing goes on in, and as many as fit.
+func TestApprovalsOfPaused(t *testing.T) {
+	p := newTape(t)
+	for _, c := range []struct{ run, reason, imported string }{
+		{"decide", wire.PauseRequiresAction, ""}, {"spent", wire.PauseBudget, ""}, {"asked", wire.PauseOperator, ""},
+		{"shared", wire.PauseSharedBudget, ""}, {"copy", wire.PauseRequiresAction, wire.ImportedCopy},
+	} {
+		p.add(c.run, wire.RunNode, "", &wire.RunClaimed{Runner: "runner", Nonce: "n"})
+		p.add(c.run, wire.RunNode, "", &wire.FlowStart{FlowName: "part", Definition: wire.Null, DefinitionHash: "h", Imported: c.imported})
+		p.add(c.run, wire.RunNode, "", &wire.FlowPaused{Reason: c.reason})
+	}
+	s := openStore(t)
+	p.store(s, 100)
+	for _, test := range []struct {
+		run     string
+		limit   int
+		want    []string
+		omitted int
+	}{
+		{"", 1 << 20, []string{"decide", "spent"}, 0},
+		{"spent", 1 << 20, []string{"spent"}, 0},
+		{"asked", 1 << 20, nil, 0},
+		{"copy", 1 << 20, nil, 0},
+		{"", 1<<10 + 300, []string{"decide"}, 1},
+	} {
+		a, err := s.Answers.Approvals(t.Context(), wire.ApprovalsRequest{Run: test.run}, time.UnixMilli(p.clock), test.limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, r := range a.Paused {
+			got = append(got, r.RunID)
+		}
+		if diff := cmp.Diff(test.want, got); diff != "" || a.Omitted != test.omitted {
+			t.Errorf("of %q in %d bytes: %d omitted (-want +got):\n%s", test.run, test.limit, a.Omitted, diff)
+		}
+	}
+}
+
 // What waits in a run is also what waits in those that it waits for itself, however deep; not
 // in runs that somebody has started for it, nor in their forks.
 func TestApprovalsOfChildren(t *testing.T) {

@@ -15,9 +15,6 @@ import (
 // maxApprovals bounds the approvals that are asked for.
 const maxApprovals = 1000
 
-// maxPaused bounds the runs that an answer names which are paused until a person decides about them.
-const maxPaused = 100
-
 // Approvals answers a [wire.ApprovalsRequest], in at most limit bytes.
 func (a *Answers) Approvals(ctx context.Context, q wire.ApprovalsRequest, now time.Time, limit int) (wire.ApprovalsResponse, error) {
 	if q.Limit < 0 || q.Limit > maxApprovals {
@@ -40,7 +37,7 @@ func (a *Answers) Approvals(ctx context.Context, q wire.ApprovalsRequest, now ti
 	}
 	for _, f := range open {
 		r.Approvals = append(r.Approvals, f.waits...)
-		if f.run.Status == wire.RunPaused && wire.NeedsPerson(f.run.Reason) && f.run.Imported == "" && len(r.Paused) < maxPaused {
+		if f.run.Status == wire.RunPaused && wire.NeedsPerson(f.run.Reason) && f.run.Imported == "" {
 			r.Paused = append(r.Paused, wire.PausedRun{RunID: f.run.RunID, Reason: f.run.Reason, WaitingFor: pausedFor(f.run.Reason)})
 		}
 	}
@@ -49,18 +46,26 @@ func (a *Answers) Approvals(ctx context.Context, q wire.ApprovalsRequest, now ti
 		r.Approvals, r.Omitted = r.Approvals[:q.Limit], len(r.Approvals)-q.Limit
 	}
 	room := limit - 1<<10
-	for i, a := range r.Approvals {
-		b, err := wire.Marshal(a)
+	asked, paused := len(r.Approvals), len(r.Paused)
+	if r.Approvals, err = fittingEntries(r.Approvals, &room); err == nil {
+		r.Paused, err = fittingEntries(r.Paused, &room)
+	}
+	r.Omitted += asked - len(r.Approvals) + paused - len(r.Paused)
+	return r, err
+}
+
+// fittingEntries are the first of some entries of an answer, as many as there is room for.
+func fittingEntries[T any](all []T, room *int) ([]T, error) {
+	for i, x := range all {
+		b, err := wire.Marshal(x)
 		if err != nil {
-			return r, fmt.Errorf("recorder: approvals: %w", err)
+			return nil, fmt.Errorf("recorder: approvals: %w", err)
 		}
-		if room -= 2 * len(b); room < 0 { // JSON takes more
-			r.Omitted += len(r.Approvals) - i
-			r.Approvals = r.Approvals[:i]
-			break
+		if *room -= 2 * len(b); *room < 0 { // JSON takes more
+			return all[:i], nil
 		}
 	}
-	return r, nil
+	return all, nil
 }
 
 // withAwaited returns, of runs that go on, one and what its agents and nodes have

@@ -63,7 +63,7 @@ type callDecision struct {
 
 // New returns the intake of a runner.
 func New(cfg Config) *Intake {
-	return &Intake{cfg: cfg, attempts: newAttempts(), dealt: &dealtCommands{runs: map[string]uint64{}, nobodys: map[uint64]bool{}, copies: map[string]bool{}}, decided: map[string]callDecision{}, queues: newPrecedence()}
+	return &Intake{cfg: cfg, attempts: newAttempts(), dealt: &dealtCommands{runs: map[string]uint64{}, nobodys: map[uint64]bool{}}, decided: map[string]callDecision{}, queues: newPrecedence()}
 }
 
 // Part is one thing that the intake does until its context ends.
@@ -91,8 +91,19 @@ func (in *Intake) Parts(hard context.Context) []Part {
 	return parts
 }
 
-// Note takes an event that has come.
-func (in *Intake) Note(e eventlog.Entry) { in.dealt.noteRecord(in.subjectNames(), e) }
+// Note takes an event that has come. What a run has in its log that nobody has registered isn't taken: it may be a copy, whose
+// commands have positions of another stream.
+func (in *Intake) Note(e eventlog.Entry) {
+	p, ok := command.RecordOf(e)
+	if !ok {
+		return
+	}
+	if _, active := in.cfg.Registry.Get(e.RunID); active {
+		in.dealt.noteOwner(in.subjectNames().Command(e.RunID), p.AtPos)
+	} else if e.RunID == subjects.NoRun {
+		in.dealt.noteNobody(p.AtPos)
+	}
+}
 
 // Wait waits until no owner and no worker is left. No part may be at work any more.
 func (in *Intake) Wait() {
