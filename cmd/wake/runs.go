@@ -122,8 +122,11 @@ func printRuns(w io.Writer, runs wire.RunsResponse, now time.Time, several bool)
 	table := newTable(w, "RUN", "FLOW", "STATUS", "STARTED", "TOOK", "COST", "TOKENS", "TOOLS", "LABELS")
 	for _, r := range runs.Runs {
 		end := now
-		if r.EndedAt > 0 {
+		switch {
+		case r.EndedAt > 0:
 			end = time.UnixMilli(r.EndedAt)
+		case r.Imported == wire.ImportedCopy: // nothing more is told of it
+			end = time.UnixMilli(r.LastActiveAt)
 		}
 		table.addRow(r.RunID, r.FlowName, statusText(r.Status, r.Result, r.Reason), agoText(now, r.StartedAt),
 			spanText(r.StartedAt, end), costText(r.CostUsd, r.CostBasis), tokensText(r.TokensIn, r.TokensOut), fmt.Sprint(r.ToolsUsed), labelsText(r.Labels))

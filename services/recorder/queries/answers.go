@@ -148,6 +148,7 @@ type fleetFigure struct {
 	first   uint64 // position of the run's first event
 	pos     uint64
 	at      int64 // Unix ms
+	until   int64 // see goneUntil
 	urgency int
 	run     wire.TopRun
 	waits   []wire.Approval

@@ -128,11 +128,11 @@ func (f *fleetFigure) hasState(names []string) bool {
 func (f *fleetFigure) asOf(now int64) wire.TopRun {
 	r := f.run
 	r.Live = slices.Clone(r.Live)
-	fillTimes(&r.AgentStatus, r.LastActivityAt, now)
+	fillTimes(&r.AgentStatus, r.LastActivityAt, f.until, now)
 	for i := range r.Live {
-		fillTimes(&r.Live[i], r.Live[i].LastActivityAt, now)
+		fillTimes(&r.Live[i], r.Live[i].LastActivityAt, f.until, now)
 	}
-	if r.State == stateWaiting {
+	if r.State == stateWaiting && f.until == 0 {
 		r.WaitedMs += max(0, now-f.at)
 	}
 	return r
@@ -222,7 +222,7 @@ func (a *Answers) figureAsOf(ctx context.Context, t *archive.Tx, of *rollRun, no
 	}
 	f := &fleetFigure{at: now, first: of.first}
 	answered, _, err := a.live.withRun(of.Run, func(l *liveRun) (bool, error) {
-		f.pos, f.run, f.waits = l.position.Seq, topRun(l.statusOf("", now)), ask.Pending(l.state)
+		f.pos, f.until, f.run, f.waits = l.position.Seq, goneUntil(l.state), topRun(l.statusOf("", now)), ask.Pending(l.state)
 		return true, nil
 	})
 	if !answered && err == nil {
@@ -230,7 +230,7 @@ func (a *Answers) figureAsOf(ctx context.Context, t *archive.Tx, of *rollRun, no
 		if stored, err = figureOf(ctx, t, of.Target, load); err != nil {
 			return nil, err
 		}
-		f.pos, f.run, f.waits = stored.position.Seq, topRun(stored.statusOf("", now)), ask.Pending(stored.state)
+		f.pos, f.until, f.run, f.waits = stored.position.Seq, goneUntil(stored.state), topRun(stored.statusOf("", now)), ask.Pending(stored.state)
 	}
 	if err != nil {
 		return nil, err
@@ -251,7 +251,7 @@ func endedFigure(row *table.Run, label string, now int64) *fleetFigure {
 	if r.Result == wire.FlowStatusFailed && r.Status == wire.RunComplete {
 		r.State = stateFailed
 	}
-	fillTimes(&r.AgentStatus, row.ActivityAt, now)
+	fillTimes(&r.AgentStatus, row.ActivityAt, 0, now)
 	return &fleetFigure{first: row.FirstPos, pos: row.LastPos, at: now, urgency: urgencyOf(r.State), run: r}
 }
 

@@ -111,7 +111,7 @@ func (f *figure) statusOf(node string, now int64) wire.StatusResponse {
 	waitingFor(open, r.Agents)
 	r.AgentStatus = runStatus(r.AgentStatus, f.state, r.Agents)
 	r.WaitedMs, r.Unread = waitedMillis(f.state, now), unreadMessages(f.state)
-	fillTimes(&r.AgentStatus, f.activityAt, now)
+	fillTimes(&r.AgentStatus, f.activityAt, goneUntil(f.state), now)
 	return r
 }
 
@@ -287,7 +287,7 @@ func nodeStatus(n *table.Node, s *wire.State, now int64, waits bool) wire.AgentS
 			a.EndedAt = s.EndedAt
 		}
 	}
-	fillTimes(&a, n.ActivityAt, now)
+	fillTimes(&a, n.ActivityAt, goneUntil(s), now)
 	return a
 }
 
@@ -321,14 +321,22 @@ func openTool(node string, s *wire.State) string {
 	return name
 }
 
-// fillTimes fills in how long something runs and how long ago it last did anything.
-func fillTimes(a *wire.AgentStatus, activityAt, now int64) {
+// goneUntil is until when (Unix ms) what has no end in a run has gone on: a copy, see [wire.FlowStart.Imported], isn't told more. 0: it goes on.
+func goneUntil(s *wire.State) int64 {
+	if s.Imported == wire.ImportedCopy {
+		return s.UpdatedAt
+	}
+	return 0
+}
+
+// fillTimes fills in how long something runs, until now by default, and how long ago it last did anything.
+func fillTimes(a *wire.AgentStatus, activityAt, until, now int64) {
 	switch {
 	case a.StartedAt == 0:
 	case a.EndedAt >= a.StartedAt:
 		a.RuntimeMs = a.EndedAt - a.StartedAt
 	default:
-		a.RuntimeMs, a.EndedAt = max(0, now-a.StartedAt), 0
+		a.RuntimeMs, a.EndedAt = max(0, cmp.Or(until, now)-a.StartedAt), 0
 	}
 	a.Runtime = timeline.Span(a.RuntimeMs)
 	if activityAt > 0 {
