@@ -43,7 +43,7 @@ func (o *owner) withoutFolder(ctx context.Context, problem error, begin []*wire.
 	if attempt < folderAttempts {
 		return &NoFolderError{problem: problem, After: tenure.FirstPause << (max(attempt, 1) - 1)}
 	}
-	reason := fmt.Sprintf("the run has no folder: %v (%d attempts, the last by runner %s): make room for it there and start the run again, or name another folder",
+	reason := fmt.Sprintf("the run has no folder: %v (%d attempts, the last by runner %s): make the folder, or room for it, there and start the run again, or name another folder",
 		problem, attempt, o.cfg.ID)
 	o.cfg.Logger.Error("run without a folder has failed", "run", o.runID, "error", problem)
 	return o.failAtOnce(ctx, begin, reason)

@@ -51,7 +51,7 @@ func namedFolder(overrides wire.Raw) string { return overrides.TextAt("workspace
 // checkFolder fails unless this runner sees a folder that a fork or a resumption names.
 func (o *owner) checkFolder(dir string) error {
 	if !isFolder(dir) {
-		return fmt.Errorf("runner %s has no folder %s, in which the run is to work: make it, or name another", o.cfg.ID, dir)
+		return fmt.Errorf("runner %s has no folder %s, in which the run is to work", o.cfg.ID, dir)
 	}
 	return nil
 }
@@ -64,7 +64,7 @@ func (o *owner) checkResumption(cmd wire.Command) error {
 		return nil
 	}
 	if err := o.checkFolder(dir); err != nil {
-		return command.Reject(wire.CodeBadRequest, "%v", err)
+		return command.Reject(wire.CodeBadRequest, "%v: make it, or name another", err)
 	}
 	return nil
 }
