@@ -100,7 +100,7 @@ func (f *fold) flowResumed(p *wire.FlowResumed) error {
 	if err := f.checkResumption(p); err != nil {
 		return err
 	}
-	ended := Failed(f.s)
+	ended := hasFailed(f.s)
 	f.grantBudget(p)
 	if !p.Hold {
 		if f.s.Status == wire.RunPaused { // the operator has looked
@@ -169,7 +169,7 @@ func (f *fold) checkResumption(p *wire.FlowResumed) error {
 	if err := f.byOwner(); err != nil {
 		return err
 	}
-	if Failed(f.s) && len(p.Rerun) > 0 && len(p.Fail) == 0 && !p.Hold {
+	if hasFailed(f.s) && len(p.Rerun) > 0 && len(p.Fail) == 0 && !p.Hold {
 		for _, id := range p.Rerun {
 			if f.s.NodeStatus[id] != wire.NodeFailed || f.s.Nodes[id].Open() {
 				return f.illegalEvent("node %q did not fail", id)
@@ -191,10 +191,13 @@ func (f *fold) checkResumption(p *wire.FlowResumed) error {
 	return nil
 }
 
-// Failed reports whether a run has ended badly: it can go on from what failed.
-func Failed(s *wire.State) bool {
-	return s.Status == wire.RunComplete && s.Result == wire.FlowStatusFailed && s.Imported == ""
+// hasFailed reports whether a run has ended badly.
+func hasFailed(s *wire.State) bool {
+	return s.Status == wire.RunComplete && s.Result == wire.FlowStatusFailed
 }
+
+// Failed reports whether a run has ended badly and can go on from what failed: a copy of one isn't executed.
+func Failed(s *wire.State) bool { return hasFailed(s) && s.Imported == "" }
 
 // agentType is the type of nodes that agents execute.
 const agentType = "agent"

@@ -70,7 +70,7 @@ func (f *fold) nodeScheduled(p *wire.NodeScheduled) error {
 
 // beginExecution marks the latest execution as running.
 func (f *fold) beginExecution(id string, n wire.NodeState) {
-	if n.Started < n.Scheduled || n.Started == 0 {
+	if n.Started < n.Scheduled {
 		n.Started, n.StartedAt, n.PausedBefore = f.pos.Seq, f.e.Timestamp, f.s.PausedMs
 	}
 	f.s.Nodes[id] = n
