@@ -10,6 +10,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -117,5 +118,93 @@ func TestForkedNotice(t *testing.T) {
 	p.Close(call.CallID, run.SealResult(call, run.Seal(call, "", false)))
 	if told := p.Prompt("", nil); !strings.Contains(told, "died") {
 		t.Errorf("once it has begun it is told %q", told)
+	}
+}
+
+// TestPastFacts shows what the session of an agent has to have: what its own agent was told and what its calls came to, without what
+// came after a point to which it was taken back, and since it last began.
+func TestPastFacts(t *testing.T) {
+	p := run.NewPast(nil, "r1", false, false, "")
+	seq := uint64(0)
+	take := func(call, parent string, payload wire.Payload) {
+		seq++
+		p.Take(&wire.Event{ExecID: "a#1", SessionID: "s1", CallID: call, Parent: parent, Seq: seq, Payload: payload})
+	}
+	result := func(point string) *wire.AgentTool {
+		return &wire.AgentTool{ToolName: "Bash", ToolInput: wire.RawString("in"), ToolOutput: wire.Null, Point: point}
+	}
+	known := func(want ...string) {
+		t.Helper()
+		var marks []string
+		for _, f := range p.Facts {
+			marks = append(marks, f.Mark)
+		}
+		if diff := cmp.Diff(want, marks); diff != "" {
+			t.Errorf("behind seq %d the session has to have (-want +got):\n%s", seq, diff)
+		}
+	}
+	take("", "", &wire.AgentStart{Prompt: wire.Null})
+	take("", "", &wire.UserMessage{Source: "command", Content: "use tabs", Point: "u1"})
+	take("", "", &wire.UserMessage{Source: "prompt", Content: "do it", Point: "u2"})
+	take("c1", "", &wire.ToolIntent{ToolName: "Bash", ToolInput: wire.RawString("in")})
+	take("c1", "", result("r1")) // seq 5
+	take("c2", "c1", result("r1"))
+	take("c3", "", result("r3"))
+	known("u1", "c1", "c3")
+	if p.PointSeq != 5 {
+		t.Errorf("the last safe point is at seq %d, want 5", p.PointSeq)
+	}
+	if len(p.Inputs) != 4 {
+		t.Errorf("%d inputs of calls, want those of one intent and three results", len(p.Inputs))
+	}
+	take("", "", &wire.LogTruncated{AtSeq: 5, Lost: 2})
+	if known("u1", "c1", "c3"); p.RolledBack {
+		t.Error("a log that has lost events counts as a session that was taken back")
+	}
+	take("", "", &wire.LogTruncated{AtSeq: 5})
+	if known("u1", "c1"); !p.RolledBack {
+		t.Error("the session isn't known to have been taken back")
+	}
+	take("", "", &wire.AgentStart{Prompt: wire.Null, Resumed: true})
+	if known("u1", "c1"); !p.RolledBack {
+		t.Error("that the agent is to go on counts as a sign of it")
+	}
+	take("c4", "", &wire.ToolIntent{ToolName: "Bash", ToolInput: wire.Null})
+	if p.RolledBack {
+		t.Error("the session counts as taken back behind what the agent has done in it")
+	}
+	take("", "", &wire.AgentStart{Prompt: wire.Null})
+	known()
+}
+
+// TestPastOfLateAgent shows that an agent which tells late of having been asked knows of what was cut off once it makes a call, and not
+// as its turn begins.
+func TestPastOfLateAgent(t *testing.T) {
+	p := run.NewPast(wire.RawString("do it"), "", false, true, "")
+	take := func(call string, payload wire.Payload) {
+		p.Take(&wire.Event{ExecID: "a#1", SessionID: "s1", CallID: call, Payload: payload})
+	}
+	take("", &wire.AgentStart{Prompt: wire.RawString("do it")})
+	take("c1", &wire.ToolIntent{ToolName: "Bash", ToolInput: wire.Null})
+	take("c1", &wire.AgentTool{ToolName: "Bash", ToolInput: wire.Null, ToolOutput: wire.Null, Error: wire.CallInterrupted})
+	take("", &wire.AgentStart{Prompt: wire.Null, Resumed: true})
+	take("", &wire.TurnStart{})
+	if told := p.Prompt("", nil); !strings.Contains(told, "interrupted") {
+		t.Errorf("as its turn begins it isn't told of the call that was cut off: %q", told)
+	}
+	take("c2", &wire.ToolIntent{ToolName: "Bash", ToolInput: wire.Null})
+	if told := p.Prompt("", nil); strings.Contains(told, "interrupted") {
+		t.Errorf("behind a call it is told again of the one that was cut off: %q", told)
+	}
+}
+
+func TestChildID(t *testing.T) {
+	exec := "a#1"
+	fits := strings.Repeat("r", subjects.MaxID-len(exec)-1)
+	if id := run.ChildID(fits, exec); id != fits+"."+exec || len(id) != subjects.MaxID {
+		t.Errorf("the id of a child that fits is %q", id)
+	}
+	if id := run.ChildID(fits+"r", exec); len(id) > subjects.MaxID || id != run.ChildID(fits+"r", exec) || id == run.ChildID(fits+"r", "a#2") {
+		t.Errorf("the id of a child that is too long is %q", id)
 	}
 }
