@@ -65,7 +65,7 @@ type Capabilities struct {
 	TellsLate bool
 	// KeepsLate says that the agent's session may lack what the agent was asked until it has answered.
 	KeepsLate bool
-	// Lingers says that the program may stay for a while behind its last turn, and reads no message then. A session that goes on needs no
+	// Lingers says that the agent may stay for a while behind its last turn, and reads no message then. A session that goes on needs no
 	// prompt: it begins with the message that comes by [Session.Send].
 	Lingers bool
 	// Recorded says that the agent repeats what was recorded: it touches no files and waits for
@@ -147,6 +147,7 @@ type Request struct {
 	Calls         Calls    // likewise: those that the log has
 	Denied        []string // likewise: calls that a decision refused
 	Asked         []string // likewise: what it has asked its parent (see [wire.CCMessage]) and wasn't answered, by id
+	Expects       bool     // a message to the agent comes by [Session.Send], which it doesn't end before
 	Options       Options
 	Transcript    Transcript
 	Hooks         *hook.Set // asked about what the agent does; nil: none

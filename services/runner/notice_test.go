@@ -2,6 +2,8 @@ package runner_test
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -343,6 +345,52 @@ func TestMessageBehindTheLastTurn(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestMessageBehindTheSession sends a message when the agent's program is gone, and its folder is audited: the agent goes on with that in its
+// session, at once, and is audited again.
+func TestMessageBehindTheSession(t *testing.T) {
+	b := newBench(t)
+	dir := t.TempDir()
+	begun, goes := filepath.Join(dir, "begun"), filepath.Join(dir, "goes")
+	b.runner("r1", &puppet{lingers: true, play: func(a *act) {
+		if a.nth > 1 {
+			obedient(a)
+			return
+		}
+		a.turn()
+		a.say(&wire.TurnEnd{}, "")
+		a.say(&wire.AgentComplete{Result: "first"}, "")
+	}})
+	b.submit("run1", fmt.Sprintf(`
+name: audited
+nodes:
+  - id: a
+    type: agent
+    input: {prompt: hello}
+    audits: [{id: "audit:wait", command: "echo x >> %s; until test -f %s; do sleep 0.02; done"}]
+`, begun, goes))
+	b.awaits("the audit", func() bool { _, err := os.Stat(begun); return err == nil })
+	b.command("run1", wire.Command{Type: "send", Message: "stop"})
+	b.until("run1", wire.TypeCommandReceived)
+	if err := os.WriteFile(goes, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.ended("run1")
+	entries := b.read("run1")
+	if diff := cmp.Diff([]string{"a: stop"}, heard(entries)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	s := b.fold("run1", entries)
+	if !strings.Contains(string(s.Outputs["a"]), "told") || len(s.Inbox) != 0 || count(entries, wire.TypeAgentComplete) != 1 {
+		t.Errorf("output %s, inbox %v, %d ends", s.Outputs["a"], s.Inbox, count(entries, wire.TypeAgentComplete))
+	}
+	if audits, err := os.ReadFile(begun); err != nil || string(audits) != "x\nx\n" || count(entries, wire.TypeAuditCheckpoint) != 2 {
+		t.Errorf("audited %q (%v), %d audits on record", audits, err, count(entries, wire.TypeAuditCheckpoint))
+	}
+	if took := s.EndedAt - s.StartedAt; took > 8_000 { // what a worker has left that didn't get on is offered again behind 10 s
+		t.Errorf("the run took %d ms", took)
 	}
 }
 

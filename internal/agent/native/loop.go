@@ -35,8 +35,8 @@ func (s *session) takeTurns() error {
 			err = s.reviewTurn()
 		case s.hasMessages():
 			err = s.hearMessages()
-		case s.conv.isOver() && len(s.asked) > 0 && s.conv.stop == stopEnd:
-			s.awaitAnswer()
+		case s.conv.isOver() && (len(s.asked) > 0 && s.conv.stop == stopEnd || s.request.Expects):
+			s.awaitMessage()
 		case s.conv.isOver():
 			err = s.concludeRun()
 		case s.conv.turns-s.conv.earlier >= s.maxTurns():
@@ -92,13 +92,14 @@ func (s *session) hearMessages() error {
 		}
 		if !m.Notice {
 			s.asked = slices.DeleteFunc(s.asked, func(id string) bool { return m.Answers == "" || id == m.Answers })
+			s.request.Expects = false
 		}
 	}
 	return nil
 }
 
-// awaitAnswer waits for the answer to a question to the parent.
-func (s *session) awaitAnswer() {
+// awaitMessage waits for a message: the answer to a question to the parent, or one that is known to come.
+func (s *session) awaitMessage() {
 	select {
 	case <-s.news:
 	case <-s.context().Done():

@@ -41,7 +41,7 @@ const (
 
 // Capabilities implements [agent.Provider].
 func (*Provider) Capabilities() agent.Capabilities {
-	return agent.Capabilities{ResumesFromLog: true, StartsRuns: true, SaysBegin: true}
+	return agent.Capabilities{ResumesFromLog: true, StartsRuns: true, SaysBegin: true, Lingers: true}
 }
 
 // Start checks the request. What the agent does begins with its Events.

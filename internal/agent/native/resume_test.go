@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -135,6 +136,32 @@ func TestKilledAnywhere(t *testing.T) {
 		if !breakpoints[at] {
 			t.Errorf("never killed after %s", at)
 		}
+	}
+}
+
+// TestExpectsMessage shows that an agent which had come to its end doesn't end before it has the message that it is to go on with.
+func TestExpectsMessage(t *testing.T) {
+	b := newBench(t, apitest.Message(apitest.Text("Done.")), apitest.Message(apitest.Text("Done again.")))
+	b.each = func(_ agent.Session, e *wire.Event) bool { return e.Type() != wire.TypeAgentComplete }
+	b.run()
+	b.resume("")
+	b.request.Expects = true
+	var late sync.WaitGroup
+	b.each = func(s agent.Session, e *wire.Event) bool {
+		if e.Type() == wire.TypeAgentInit {
+			late.Go(func() {
+				<-time.After(50 * time.Millisecond) // it would have ended by then
+				if err := s.Send(t.Context(), agent.Message{CommandID: "c1", Content: "Go on."}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		return true
+	}
+	said := of[*wire.UserMessage](b.run())
+	late.Wait()
+	if got := outcome(b.log); got != "Done again." || len(said) != 1 || said[0].CommandID != "c1" {
+		t.Errorf("outcome %q, %d messages", got, len(said))
 	}
 }
 

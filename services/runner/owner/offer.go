@@ -58,8 +58,7 @@ func (o *owner) isFree(node string, n wire.NodeState) bool {
 }
 
 // notOffered notes that a node needs no offer at the moment. An execution that
-// loses its worker is offered again at once, save where that worker didn't come
-// far: it may be the execution's fault.
+// loses its worker is offered again at once, save where that worker didn't get on: it may be the execution's fault.
 func (o *owner) notOffered(node string, n wire.NodeState) {
 	last, ok := o.offered[node]
 	switch {
@@ -78,7 +77,8 @@ func (o *owner) offerNode(ctx context.Context, node string, n wire.NodeState) er
 		last = *known
 	}
 	pool := o.nodePool(n)
-	if pool == "" || time.Since(last.at) < last.wait {
+	gotOn := last.begun && n.Trials == 0
+	if pool == "" || !gotOn && time.Since(last.at) < last.wait {
 		return nil
 	}
 	offer := wire.NodeOffer{V: wire.Version, RunID: o.runID, NodeID: node, ExecID: n.Exec}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"code.wake.dev/wake/internal/agent"
@@ -61,7 +62,7 @@ func (x *execution) beginSession(ctx context.Context, in *agentInput, d *drive) 
 // endSession ends the session of the agent, which may go on in another. last and err are how the agent's events have ended.
 func (x *execution) endSession(last []*wire.Event, err error) {
 	d := x.drive
-	x.drive = nil
+	x.drive, x.lingered = nil, d.can.Lingers
 	events, err := d.end(x.ctx, last, err)
 	x.events, x.err = x.replaceSession(x.ctx, d, events, err)
 }
@@ -216,6 +217,7 @@ func (x *execution) newRequest(in *agentInput) *agent.Request {
 	for _, q := range x.entry.Asked {
 		r.Asked = append(r.Asked, q.ID)
 	}
+	r.Expects = slices.ContainsFunc(x.state.Inbox, func(m wire.InboxEntry) bool { return isTo(m, x.offer) })
 	if in.can.StartsRuns && !x.isSubAgent() {
 		parts := parts{x}
 		r.Delegate = func(ctx context.Context, call, prompt string) (agent.Part, error) {

@@ -111,6 +111,9 @@ func (x *execution) recordEnd(ctx context.Context, cause error, events []*wire.E
 	}
 	if len(events) > 0 {
 		kept, noteKept := x.keepFolder(final)
+		if x.lingered && slices.ContainsFunc(events, isCompletion) && x.watch.hasUnread(final) { // who goes on with the agent gives it
+			events = []*wire.Event{{Payload: x.cfg.emptyClaim(false)}}
+		}
 		x.timeOutcome(events)
 		err := x.log.appendEvents(final, slices.Concat(kept, events)...)
 		if errors.As(err, new(*wire.FieldError)) {

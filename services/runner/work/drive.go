@@ -189,32 +189,14 @@ func (d *drive) concludeSession(ctx context.Context, forced bool, last []*wire.E
 		d.exec.cfg.AgentFailures.WithLabelValues(d.start.Provider).Inc()
 		return last, d.exec.agentFailure(failed)
 	}
-	switch {
-	case len(d.late) > 0:
+	if len(d.late) > 0 {
 		return nil, errLate
-	case d.can.Lingers && d.exec.halt.isTold() && d.hasUnread(ctx):
-		return nil, d.exec.endHalted() // who goes on with the agent gives it
 	}
 	output, err := d.outcome.Output()
 	if err != nil {
 		return last, err
 	}
 	return append(last, d.exec.completeEvent(output)), nil
-}
-
-// hasUnread reports whether a message to the agent has come that it wasn't given, since it is told to come to a safe point.
-func (d *drive) hasUnread(ctx context.Context) bool {
-	x := d.exec
-	if err := x.log.writer.Flush(ctx); err != nil {
-		return false // the end can't be stored either
-	}
-	s, err := x.cfg.Runs.State(ctx, x.offer.RunID)
-	if err != nil {
-		return false
-	}
-	return slices.ContainsFunc(s.Inbox, func(m wire.InboxEntry) bool {
-		return isTo(m, x.offer) && !slices.ContainsFunc(d.given, func(g wire.InboxEntry) bool { return g.ID == m.ID })
-	})
 }
 
 // isTo reports whether an entry of a run's inbox is a message to an execution.

@@ -50,8 +50,10 @@ type execution struct {
 	watch  *watch
 
 	drive *drive // the session of the agent that is at work; nil: none is
-	lost  int    // keepers of the agent
-	isDue bool   // the command of the node is to be run
+	// lingered says that the agent may have ended before it was given a message that has come.
+	lingered bool
+	lost     int  // keepers of the agent
+	isDue    bool // the command of the node is to be run
 	// unbegun says that no worker has begun the command, this one included.
 	unbegun bool
 	// events and err are how the execution has ended, when nothing is at work.
