@@ -22,6 +22,7 @@ type Copier struct {
 	writers map[string]*Writer // by node
 	unit    []*frame
 	size    int64
+	last    uint64 // position of the event that was stored last; 0: none was
 }
 
 // What is stored together at most; less than a batch.
@@ -112,6 +113,9 @@ func (c *Copier) Flush(ctx context.Context) error {
 	return nil
 }
 
+// Last is the position of the last event that was added and is stored; 0: none is.
+func (c *Copier) Last() uint64 { return c.last }
+
 // storeUnit stores the unit as one batch: its order in the stream is that of the
 // calls, across nodes too.
 func (c *Copier) storeUnit(ctx context.Context) error {
@@ -133,9 +137,11 @@ func (c *Copier) storeUnit(ctx context.Context) error {
 	for node, seq := range ends {
 		w := c.writers[node]
 		w.awaitStored(seq, done)
-		if _, err := w.waitStored(ctx, "copy", done); err != nil {
+		pos, err := w.waitStored(ctx, "copy", done)
+		if err != nil {
 			return err
 		}
+		c.last = max(c.last, pos)
 	}
 	return nil
 }

@@ -277,6 +277,55 @@ func TestImport(t *testing.T) {
 	}
 }
 
+// TestImportMarks shows that a label which was given to an earlier point is at that point in a copy of the run, and in a copy of that, and
+// that importing any of them again adds nothing.
+func TestImportMarks(t *testing.T) {
+	h := newHistory(t)
+	h.start("")
+	h.record("coder", "stream/tools.jsonl", agent.BlocksFallback)
+	home := logtest.Start(t)
+	store(t, home, h)
+	const marked = 12
+	at := func(log *eventlog.Log, i int) (pos uint64) {
+		for e, err := range log.Read(t.Context(), eventlog.Query{Run: "r1"}) {
+			if i--; err != nil || i < 0 {
+				return e.Pos
+			}
+		}
+		return 0
+	}
+	later := *h
+	later.entries = nil
+	later.add(wire.RunNode, "", &wire.Checkpoint{Kind: wire.CheckpointLabelled, Label: "reviewed", AtPos: at(home, marked)})
+	later.complete()
+	store(t, home, &later)
+	from := home
+	for hop := range 2 {
+		there := logtest.Start(t)
+		other := &history{t: t, run: export.Run{ID: "r2", Incarnation: "i"}, seq: map[string]uint64{}, at: began}
+		other.start("") // positions are others here
+		if hop > 0 {
+			other.complete()
+		}
+		store(t, there, other)
+		out := exported(t, from, "r1")
+		for again := range 2 {
+			im, err := export.Restore(t.Context(), there, bytes.NewReader(out), nil)
+			if err != nil || (im.Added == 0) != (again == 1) {
+				t.Fatalf("%+v, %v", im, err)
+			}
+		}
+		_, s := stored(t, there, "r1")
+		if want := at(there, marked); len(s.Bookmarks) != 1 || s.Bookmarks[0].Position != want || want == at(from, marked) {
+			t.Errorf("bookmarks %+v, want one at %d; it was at %d", s.Bookmarks, want, at(from, marked))
+		}
+		from = there
+	}
+	if im, err := export.Restore(t.Context(), home, bytes.NewReader(exported(t, home, "r1")), nil); err != nil || im.Added != 0 {
+		t.Errorf("at home: %+v, %v", im, err)
+	}
+}
+
 // An import that was cut off is gone on with.
 func TestImportGoesOn(t *testing.T) {
 	h := recorded(t, "stream/tools.jsonl")

@@ -8,6 +8,7 @@ import (
 	"io"
 	"iter"
 	"maps"
+	"slices"
 
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/pkg/wire"
@@ -34,7 +35,7 @@ type Import struct {
 // [ErrAnother]. progress, which may be nil, is called with the number of events
 // that were dealt with and that there are.
 func Restore(ctx context.Context, log *eventlog.Log, r io.ReadSeeker, progress func(done, of int)) (Import, error) {
-	im, err := verifyFile(r)
+	im, marked, err := verifyFile(r)
 	if err != nil {
 		return im, err
 	}
@@ -47,7 +48,7 @@ func Restore(ctx context.Context, log *eventlog.Log, r io.ReadSeeker, progress f
 	}
 	existing, stop := iter.Pull2(log.Read(ctx, eventlog.Query{Run: im.RunID}))
 	defer stop()
-	a := adder{log: log, copier: log.Copy(im.RunID), existing: existing, result: &im, theirs: eventlog.LastEpochs{}, ours: eventlog.LastEpochs{}}
+	a := adder{log: log, copier: log.Copy(im.RunID), existing: existing, result: &im, marked: marked, here: map[uint64]uint64{}, theirs: eventlog.LastEpochs{}, ours: eventlog.LastEpochs{}}
 	done := 0
 	for item, err := range f.All() {
 		if err == nil {
@@ -63,25 +64,29 @@ func Restore(ctx context.Context, log *eventlog.Log, r io.ReadSeeker, progress f
 	return im, a.copier.Flush(ctx)
 }
 
-// verifyFile reads a file to its end.
-func verifyFile(r io.Reader) (Import, error) {
+// verifyFile reads a file to its end, and returns the positions that its checkpoints mark, in order.
+func verifyFile(r io.Reader) (_ Import, marked []uint64, _ error) {
 	f, err := Open(r)
 	if err != nil {
-		return Import{}, err
+		return Import{}, nil, err
 	}
 	im := Import{RunID: f.Run.ID}
 	begun := false
 	for item, err := range f.All() {
 		if err != nil {
-			return im, err
+			return im, nil, err
 		}
 		begun = begun || isBeginning(item.Event)
+		if p, ok := item.Event.Payload.(*wire.Checkpoint); ok && p.AtPos > 0 {
+			marked = append(marked, p.AtPos)
+		}
 	}
 	im.Events, im.Hash = f.Events, f.Hash
 	if !begun {
-		return im, &FileError{1, "begins a file without the beginning of the run: export it without --from"}
+		return im, nil, &FileError{1, "begins a file without the beginning of the run: export it without --from"}
 	}
-	return im, nil
+	slices.Sort(marked)
+	return im, slices.Compact(marked), nil
 }
 
 // isBeginning reports whether e begins a run.
@@ -99,12 +104,22 @@ type adder struct {
 	over     bool // the log has no more
 	native   bool // what the log has wasn't imported
 
+	marked []uint64          // positions where the file was exported that its checkpoints mark, in order, from the next one on
+	last   uint64            // position of the last event, if the log had it
+	here   map[uint64]uint64 // where what they mark is in this log
+
 	theirs, ours eventlog.LastEpochs
 }
 
 func (a *adder) addItem(ctx context.Context, item Item) error {
 	if a.theirs.IsVoid(item.Event) {
 		return nil
+	}
+	for ; len(a.marked) > 0 && a.marked[0] < item.Pos; a.marked = a.marked[1:] {
+		if err := a.copier.Flush(ctx); err != nil {
+			return err
+		}
+		a.here[a.marked[0]] = max(a.copier.Last(), a.last)
 	}
 	data, blobs, err := a.storedForm(item)
 	if err != nil {
@@ -120,9 +135,10 @@ func (a *adder) addItem(ctx context.Context, item Item) error {
 		case e.Event == nil || a.ours.IsVoid(e.Event):
 			continue
 		case bytes.Equal(e.Data, data):
+			a.last = e.Pos
 			return nil
 		case bytes.Equal(e.Data, item.Data):
-			a.native = true
+			a.last, a.native = e.Pos, true
 			return nil
 		default:
 			return fmt.Errorf("%w: line %d of the file differs from position %d", ErrAnother, item.Line, e.Pos)
@@ -142,6 +158,10 @@ func (a *adder) storedForm(item Item) (data []byte, blobs map[string][]byte, err
 		if data, blobs, err = markImported(item); err != nil {
 			return nil, nil, err
 		}
+	} else if p, ok := item.Event.Payload.(*wire.Checkpoint); ok && p.AtPos > 0 {
+		if data, err = a.moveMark(item.Data); err != nil {
+			return nil, nil, err
+		}
 	}
 	data, more, err := a.log.StoredForm(data)
 	if err != nil {
@@ -152,6 +172,18 @@ func (a *adder) storedForm(item Item) (data []byte, blobs map[string][]byte, err
 	}
 	maps.Copy(more, blobs)
 	return data, more, nil
+}
+
+// moveMark returns a checkpoint that marks an earlier position, as of this log.
+func (a *adder) moveMark(data []byte) ([]byte, error) {
+	e, err := wire.Decode(data)
+	if err != nil {
+		return nil, err
+	}
+	if p, ok := e.Payload.(*wire.Checkpoint); ok {
+		p.AtPos = a.here[p.AtPos] // 0: what it marked isn't in the file, and it marks its own
+	}
+	return wire.Encode(e)
 }
 
 // markImported returns the event that begins a run, saying that the run was imported.
