@@ -77,7 +77,7 @@ func (f *fold) agentResumed(a actor) {
 	}
 	var rest *wire.Resume
 	if r := a.n.Resume; r != nil && r.Hold && r.Message != "" {
-		rest = &wire.Resume{Message: r.Message, Strategy: r.Strategy}
+		rest = &wire.Resume{Message: r.Message, Strategy: r.Strategy, MessageAt: r.MessageAt}
 	}
 	a.n.Reason, a.n.Resume = "", rest
 	if len(a.n.Asked) > 0 {

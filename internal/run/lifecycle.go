@@ -131,11 +131,14 @@ func (f *fold) flowResumed(p *wire.FlowResumed) error {
 	}
 	for id, n := range f.s.Nodes {
 		if n.Open() && n.Started >= n.Scheduled && n.Type == agentType {
-			message := p.Message
-			if message == "" && n.Resume != nil { // it hasn't been told yet, and only the owner has changed
-				message = n.Resume.Message
+			next := &wire.Resume{Message: p.Message, Strategy: p.Strategy, Hold: p.Hold}
+			switch old := n.Resume; {
+			case p.Message != "":
+				next.MessageAt = f.pos.Seq
+			case old != nil: // it hasn't been told yet, and only the owner has changed
+				next.Message, next.MessageAt = old.Message, old.MessageAt
 			}
-			n.Resume = &wire.Resume{Message: message, Strategy: p.Strategy, Hold: p.Hold}
+			n.Resume = next
 			f.s.Nodes[id] = n
 		}
 	}

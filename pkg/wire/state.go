@@ -211,6 +211,8 @@ type Resume struct {
 	Message  string `json:"message,omitempty"` // to the agent; default "continue"
 	Strategy string `json:"strategy"`
 	Hold     bool   `json:"hold,omitempty"` // only its open calls are dealt with
+	// MessageAt is the position of the flow:resumed that has the message: one that a later one doesn't replace is still to be told.
+	MessageAt uint64 `json:"messageAt,omitempty"`
 }
 
 // AgentPoint is a point in an agent's session.

@@ -227,20 +227,21 @@ func (w *watch) hasUnread(ctx context.Context) bool {
 }
 
 // resumeMessage returns the message of a flow:resumed that finds the agent at work:
-// it was meant for agents that go on, and this one does.
+// it was meant for agents that go on, and this one does. A message that came before the worker's claim is told with its start.
 func (w *watch) resumeMessage(passed map[string]bool) *wire.InboxEntry {
-	s := w.view.State()
-	n := s.Nodes[w.offer.NodeID]
-	id := fmt.Sprintf("resume-%d", s.ResumedAt)
-	if n.Resume == nil || n.Resume.Message == "" || n.Resume.Hold || s.ResumedAt <= w.claimed || passed[id] {
+	r := w.view.State().Nodes[w.offer.NodeID].Resume
+	if r == nil || r.Message == "" || r.Hold || r.MessageAt <= w.claimed || passed[resumptionID(r)] {
 		return nil
 	}
-	cmd, err := wire.Marshal(wire.Command{Type: "send", Message: n.Resume.Message})
+	cmd, err := wire.Marshal(wire.Command{Type: "send", Message: r.Message})
 	if err != nil {
 		return nil
 	}
-	return &wire.InboxEntry{ID: id, Node: w.offer.NodeID, Command: cmd}
+	return &wire.InboxEntry{ID: resumptionID(r), Node: w.offer.NodeID, Command: cmd}
 }
+
+// resumptionID stands for the id of a command in the message of a resumption.
+func resumptionID(r *wire.Resume) string { return fmt.Sprintf("resume-%d", r.MessageAt) }
 
 // passedOn notes that the agent has been given a message. The message of a
 // resumption is answered for on record, so that it isn't given again.
@@ -251,7 +252,7 @@ func (w *watch) passedOn(ctx context.Context, id string, notice bool) error {
 	w.passed[id] = true
 	w.informed = w.informed || notice
 	n := w.view.State().Nodes[w.offer.NodeID]
-	if n.Resume == nil || id != fmt.Sprintf("resume-%d", w.view.State().ResumedAt) {
+	if n.Resume == nil || id != resumptionID(n.Resume) {
 		return nil
 	}
 	e := &wire.Event{Payload: &wire.AgentResumed{Strategy: n.Resume.Strategy}}
