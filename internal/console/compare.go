@@ -68,7 +68,7 @@ func (q compareQuery) url() string {
 	if q.All {
 		all = "1"
 	}
-	return "runs/" + q.Run + "/parts/compared?" + encodeQuery("with", q.With, "at", q.At, "offset", q.Offset, "all", all)
+	return runAddress(q.Run) + "/parts/compared?" + encodeQuery("with", q.With, "at", q.At, "offset", q.Offset, "all", all)
 }
 
 // showCompare shows two runs from where they part.

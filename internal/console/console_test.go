@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"html"
 	"image"
 	"image/png"
 	"io"
@@ -16,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -265,6 +267,46 @@ func TestHostileTexts(t *testing.T) {
 	}
 	if page := w.get("/runs/r/entry?pos=8", "c1"); !strings.Contains(page, `<span class="c1">red</span>`) {
 		t.Errorf("colours aren't shown: %s", page)
+	}
+}
+
+// runAddresses are the addresses of runs on a page, and what is below them.
+var runAddresses = regexp.MustCompile(`"(runs/[^"]*)"`)
+
+// TestOddIDs shows that whatever characters the id of a run has, its page links to itself, and its orders go to it.
+func TestOddIDs(t *testing.T) {
+	w := newWorld(t)
+	ids := []string{"r", "r/command?", "r?x=1", "r#time", "a/b", "%2e", "ü &amp; \"'", "r;s:t"}
+	for _, id := range ids {
+		w.write(id, "hello")
+	}
+	for _, id := range ids {
+		own := "/runs/" + url.PathEscape(id)
+		for _, path := range []string{own, own + "/parts/nodes", own + "/compare?with=r", own + "/parts/log"} {
+			page := w.get(path, "")
+			for _, found := range runAddresses.FindAllStringSubmatch(page, -1) {
+				address, err := url.Parse(html.UnescapeString(found[1]))
+				if err != nil {
+					t.Errorf("%s: %v", path, err)
+					continue
+				}
+				segments := strings.Split(address.EscapedPath(), "/")
+				if name, err := url.PathUnescape(segments[1]); err != nil || name != id && (!strings.Contains(path, "compare") || name != "r") || len(segments) > 4 {
+					t.Errorf("%s links to %q, which is run %q", path, found[1], name)
+				}
+			}
+			if id != "r" && !strings.Contains(path, "parts") && !strings.Contains(html.UnescapeString(page), url.PathEscape(id)+"/") {
+				t.Errorf("%s has no address below itself", path)
+			}
+		}
+	}
+	fleet := w.get("/parts/fleet", "")
+	for _, id := range ids {
+		if !slices.ContainsFunc(runAddresses.FindAllStringSubmatch(fleet, -1), func(found []string) bool {
+			return html.UnescapeString(found[1]) == "runs/"+url.PathEscape(id)
+		}) {
+			t.Errorf("the list of runs doesn't link to %q", id)
+		}
 	}
 }
 

@@ -29,12 +29,12 @@ func readFolderQuery(r *http.Request, run string) folderQuery {
 
 // Below is the address of what is in a folder.
 func (q folderQuery) Below(dir string) string {
-	return "runs/" + q.Run + "/files?" + encodeQuery("at", q.At, "dir", dir)
+	return runAddress(q.Run) + "/files?" + encodeQuery("at", q.At, "dir", dir)
 }
 
 // File is the address of a file, with what has changed in it if a position is given since when.
 func (q folderQuery) File(name, since string) string {
-	return "runs/" + q.Run + "/file?" + encodeQuery("at", q.At, "since", since, "path", name)
+	return runAddress(q.Run) + "/file?" + encodeQuery("at", q.At, "since", since, "path", name)
 }
 
 // files are those of a run at a position: of the whole folder, with what has changed, or of a folder in it.

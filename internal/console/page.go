@@ -33,7 +33,7 @@ var templateFiles embed.FS
 var templates = sync.OnceValue(func() *template.Template {
 	return template.Must(template.Must(template.New("console").Funcs(template.FuncMap{
 		"safe": timeline.Sanitize, "line": func(s string) string { return timeline.Line(s, 400) }, "short": func(s string) string { return timeline.Line(s, 90) },
-		"cost": timeline.Cost, "span": timeline.Took, "count": shortCount, "clock": clockText, "ago": agoText, "asset": assetURL, "ansi": coloredText, "failed": isFailedCall,
+		"cost": timeline.Cost, "span": timeline.Took, "count": shortCount, "run": runAddress, "clock": clockText, "ago": agoText, "asset": assetURL, "ansi": coloredText, "failed": isFailedCall,
 		"input": timeline.Input, "pieces": piecesOf, "list": func(v ...any) []any { return v }, "json": prettyValue, "dict": pairsOf, "pretty": prettyText, "state": stateWord, "add": func(a, b int) int { return a + b },
 		"said": func(l wire.LogLine) string { return timeline.PlainLine(l.Type, l.Text) }, "alert": timeline.PlainAlert, "node": timeline.NodeName, "most": mostCost,
 		"quoted": func(s string) []string { return strings.Split(s, "`") }, "odd": func(n int) bool { return n%2 == 1 },
@@ -68,6 +68,9 @@ func (s *Console) showPage(w http.ResponseWriter, r *http.Request, status int, n
 	w.WriteHeader(status)
 	_, _ = w.Write(b.Bytes()) // if it fails, the browser is gone
 }
+
+// runAddress is the address of a run's page below the root. An id may have any character.
+func runAddress(id string) string { return "runs/" + url.PathEscape(id) }
 
 // rootOf returns the way from a page to the first one. It is relative: a proxy may have taken a path off the address that the browser knows.
 func rootOf(r *http.Request) string {

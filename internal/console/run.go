@@ -60,7 +60,7 @@ func (s *Console) showRun(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if run != r.PathValue("run") {
-		redirectBelow(w, r, "runs/"+run, http.StatusFound)
+		redirectBelow(w, r, runAddress(run), http.StatusFound)
 		return
 	}
 	at, err := positionOf(r.FormValue("at"))
@@ -185,7 +185,7 @@ type logQuery struct {
 const logPage = 120
 
 func (q logQuery) url() string {
-	return "runs/" + q.Run + "/parts/log?" + encodeQuery("type", q.Type, "grep", q.Grep, "node", q.Node, "offset", q.Offset)
+	return runAddress(q.Run) + "/parts/log?" + encodeQuery("type", q.Type, "grep", q.Grep, "node", q.Node, "offset", q.Offset)
 }
 
 // Part is the address of the lines alone.
