@@ -235,8 +235,8 @@ func verbCall[Q, A any](s *verbSession, verb string) func(context.Context, Q) (A
 // readAlerts returns alerts, the oldest first, and the position of the last one that
 // was looked at.
 func (s *verbSession) readAlerts(ctx context.Context, log *feed.Reader, q mcp.AlertsQuery) ([]wire.Alert, uint64, error) {
-	l := alertList{q: q, found: []wire.Alert{}, last: q.After}
-	if err := l.takeAlerts(log, log.Alerts(ctx, q.Run, q.After+1, false)); err != nil {
+	l := alertList{q: q, found: []wire.Alert{}, last: wire.ValueOf(q.After)}
+	if err := l.takeAlerts(log, log.Alerts(ctx, q.Run, l.last+1, false)); err != nil {
 		return nil, 0, err
 	}
 	if len(l.found) == 0 && q.Wait > 0 {
@@ -275,7 +275,7 @@ func (l *alertList) takeAlerts(log *feed.Reader, messages iter.Seq2[eventlog.Mes
 		if l.found = append(l.found, alert); len(l.found) > l.q.Limit {
 			l.found = l.found[1:]
 		}
-		if l.first || len(l.found) == l.q.Limit && l.q.After != 0 {
+		if l.first || len(l.found) == l.q.Limit && l.q.After != nil {
 			return nil // the others are behind last
 		}
 	}

@@ -152,10 +152,11 @@ func TestMCPAlerts(t *testing.T) {
 		{mcp.AlertsQuery{Limit: 2}, []string{"98", "99"}, many},
 		{mcp.AlertsQuery{Limit: 2, Run: "run1", Parent: "parent0"}, []string{"96", "98"}, many},
 		{mcp.AlertsQuery{Limit: 2, Run: "other"}, nil, 0},
-		{mcp.AlertsQuery{Limit: 2, After: 50}, []string{"50", "51"}, 52},
-		{mcp.AlertsQuery{Limit: 2, After: 50, Parent: "parent1"}, []string{"51", "53"}, 54},
-		{mcp.AlertsQuery{Limit: 2, After: many}, nil, many},
-		{mcp.AlertsQuery{Limit: 2, After: many, Wait: 1}, nil, many},
+		{mcp.AlertsQuery{Limit: 2, After: new(uint64)}, []string{"0", "1"}, 2},
+		{mcp.AlertsQuery{Limit: 2, After: new(uint64(50))}, []string{"50", "51"}, 52},
+		{mcp.AlertsQuery{Limit: 2, After: new(uint64(50)), Parent: "parent1"}, []string{"51", "53"}, 54},
+		{mcp.AlertsQuery{Limit: 2, After: new(uint64(many))}, nil, many},
+		{mcp.AlertsQuery{Limit: 2, After: new(uint64(many)), Wait: 1}, nil, many},
 	} {
 		found, last, err := s.readAlerts(t.Context(), reader, test.q)
 		var texts []string
@@ -168,7 +169,7 @@ func TestMCPAlerts(t *testing.T) {
 	}
 	come := make(chan error, 1)
 	go func() {
-		found, last, err := s.readAlerts(t.Context(), reader, mcp.AlertsQuery{Limit: 2, After: many, Wait: 60})
+		found, last, err := s.readAlerts(t.Context(), reader, mcp.AlertsQuery{Limit: 2, After: new(uint64(many)), Wait: 60})
 		if err == nil && (len(found) != 1 || last != many+1) {
 			err = fmt.Errorf("%d alerts up to %d", len(found), last)
 		}

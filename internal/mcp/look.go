@@ -333,23 +333,48 @@ func (p Pipeline) readLog(ctx context.Context, in logInput) (string, logAnswer, 
 		text := timeline.Sanitize(page.Summary.Text)
 		return text, logAnswer{Summary: boundText(text), Lines: []lineAnswer{}}, nil
 	}
+	page = fittingPage(page, in.Offset == nil)
 	return pageText(page), logFields(page), nil
+}
+
+// fittingPage is as much of a page as an answer has room for, in whole lines, at least one: the first ones, or the last ones.
+func fittingPage(page wire.LogResponse, last bool) wire.LogResponse {
+	fits, size := 0, noteRoom
+	for i := range page.Lines {
+		if last {
+			i = len(page.Lines) - 1 - i
+		}
+		if size += len(lineText(page.Lines[i])); size > maxText && fits > 0 {
+			break
+		}
+		fits++
+	}
+	if last {
+		page.Offset += int64(len(page.Lines) - fits)
+		page.Lines = page.Lines[len(page.Lines)-fits:]
+	}
+	page.Lines, page.ReturnedLines = page.Lines[:fits], fits
+	return page
 }
 
 func pageText(page wire.LogResponse) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "lines %d to %d of %d\n", page.Offset, page.Offset+int64(page.ReturnedLines), page.TotalLines)
 	for _, l := range page.Lines {
-		text := timeline.Sanitize(strings.TrimSpace(l.Text))
-		if r := []rune(text); len(r) > maxBlock {
-			text = string(r[:maxBlock]) + "…"
-		}
-		if l.Found != "" {
-			text += "\n" + timeline.Sanitize(l.Found)
-		}
-		fmt.Fprintf(&b, "%s %s %s: %s\n", clockTime(l.TS), cleanLine(l.Node), l.Type, text)
+		b.WriteString(lineText(l))
 	}
 	return b.String()
+}
+
+func lineText(l wire.LogLine) string {
+	text := timeline.Sanitize(strings.TrimSpace(l.Text))
+	if r := []rune(text); len(r) > maxBlock {
+		text = string(r[:maxBlock]) + "…"
+	}
+	if l.Found != "" {
+		text += "\n" + timeline.Sanitize(l.Found)
+	}
+	return fmt.Sprintf("%s %s %s: %s\n", clockTime(l.TS), cleanLine(l.Node), l.Type, text)
 }
 
 type searchInput struct {
@@ -402,11 +427,11 @@ func (p Pipeline) searchLogs(ctx context.Context, in searchInput) (string, searc
 }
 
 type alertsInput struct {
-	Run    string `json:"run,omitempty" jsonschema:"only of this RUN"`
-	Parent string `json:"parent,omitempty" jsonschema:"only of the children of this RUN"`
-	After  uint64 `json:"after,omitempty" jsonschema:"only behind this one, as the answer before says; absent: the last ones"`
-	Limit  int    `json:"limit,omitempty" jsonschema:"default 20, at most 100"`
-	Wait   int    `json:"wait,omitempty" jsonschema:"seconds to wait if there is none, at most 300"`
+	Run    string  `json:"run,omitempty" jsonschema:"only of this RUN"`
+	Parent string  `json:"parent,omitempty" jsonschema:"only of the children of this RUN"`
+	After  *uint64 `json:"after,omitempty" jsonschema:"only behind this one, as the answer before says; absent: the last ones"`
+	Limit  int     `json:"limit,omitempty" jsonschema:"default 20, at most 100"`
+	Wait   int     `json:"wait,omitempty" jsonschema:"seconds to wait if there is none, at most 300"`
 }
 
 // maxWait bounds, in seconds, how long a call waits for an alert.
@@ -437,22 +462,32 @@ func (p Pipeline) listAlerts(ctx context.Context, in alertsInput) (_ string, ans
 			return "", answer, err
 		}
 	}
-	all, last, err := p.Alerts(ctx, q)
-	if err != nil {
-		return "", answer, err
+	for {
+		all, last, err := p.Alerts(ctx, q)
+		if err != nil {
+			return "", answer, err
+		}
+		answer = alertsAnswer{Alerts: []alertAnswer{}, After: last}
+		var b strings.Builder
+		fits := 0
+		for _, a := range all {
+			l := alertAnswer{Run: cleanLine(a.RunID), Severity: string(a.Severity), Text: cleanLine(a.Text), Time: a.Timestamp}
+			answer.Alerts = append(answer.Alerts, l)
+			fmt.Fprintf(&b, "%s %s %s %s\n", clockTime(l.Time), l.Severity, l.Run, l.Text)
+			if b.Len() <= maxText-noteRoom {
+				fits++
+			}
+		}
+		if fits < len(all) && len(all) > 1 { // so that after is that of the last one in the answer
+			q.Limit = max(1, fits)
+			continue
+		}
+		if len(all) == 0 {
+			b.WriteString("no alerts\n")
+		}
+		fmt.Fprintf(&b, "after: %d", last)
+		return b.String(), answer, nil
 	}
-	answer = alertsAnswer{Alerts: []alertAnswer{}, After: last}
-	var b strings.Builder
-	for _, a := range all {
-		l := alertAnswer{Run: cleanLine(a.RunID), Severity: string(a.Severity), Text: cleanLine(a.Text), Time: a.Timestamp}
-		answer.Alerts = append(answer.Alerts, l)
-		fmt.Fprintf(&b, "%s %s %s %s\n", clockTime(l.Time), l.Severity, l.Run, l.Text)
-	}
-	if len(all) == 0 {
-		b.WriteString("no alerts\n")
-	}
-	fmt.Fprintf(&b, "after: %d", last)
-	return b.String(), answer, nil
 }
 
 // costText is a cost and what is known of it.

@@ -38,11 +38,11 @@ type Pipeline struct {
 
 // AlertsQuery asks for alerts, the oldest first.
 type AlertsQuery struct {
-	Run    string // of this run
-	Parent string // of the children of this run
-	After  uint64 // behind this position of the stream of alerts; 0: the last ones
-	Limit  int    // at most so many
-	Wait   int    // seconds to wait for one if there is none
+	Run    string  // of this run
+	Parent string  // of the children of this run
+	After  *uint64 // behind this position of the stream of alerts; nil: the last ones
+	Limit  int     // at most so many
+	Wait   int     // seconds to wait for one if there is none
 }
 
 // name is how the server introduces itself.
@@ -60,6 +60,7 @@ func NewServer(version string, p Pipeline) *sdk.Server {
 		Instructions: instructions, Capabilities: &sdk.ServerCapabilities{},
 	})
 	s.AddReceivingMiddleware(withCodes)
+	p.Runs, p.Approvals, p.Status, p.Log, p.Search = notingLag(p.Runs), notingLag(p.Approvals), notingLag(p.Status), notingLag(p.Log), notingLag(p.Search)
 	addReadTool(s, "runs", "List runs, the newest first: id, status, name, cost, last activity.", p.listRuns)
 	addReadTool(s, "status", "How a run and its agents are doing, what they wait for, and which calls wait for permission.", p.showStatus)
 	addReadTool(s, "log", "Lines of a run's log: the last ones, or those that match. summary tells in short what happened.", p.readLog)
@@ -105,12 +106,32 @@ func addEndTool[In, Out any](s *sdk.Server, name, description string, f toolFunc
 
 func addTool[In, Out any](s *sdk.Server, tool *sdk.Tool, f toolFunc[In, Out]) {
 	sdk.AddTool(s, tool, func(ctx context.Context, _ *sdk.CallToolRequest, in In) (*sdk.CallToolResult, Out, error) {
-		text, fields, err := f(ctx, in)
+		var behind uint64
+		text, fields, err := f(context.WithValue(ctx, lagKey{}, &behind), in)
 		if err != nil {
 			return nil, fields, toolError{err}
 		}
-		return &sdk.CallToolResult{Content: textContent(text)}, fields, nil
+		content := textContent(text)
+		if behind > 0 {
+			note := fmt.Sprintf("the recorder has %d events to catch up with, which aren't in this: ask again in a while", behind)
+			content = append([]sdk.Content{&sdk.TextContent{Text: note}}, content...)
+		}
+		return &sdk.CallToolResult{Content: content}, fields, nil
 	})
+}
+
+// lagKey is that of the events that the answers of the recorder lack which a call is made of.
+type lagKey struct{}
+
+// notingLag has a question of a call note what its answer lacks.
+func notingLag[Q any, A interface{ EventsBehind() uint64 }](ask func(context.Context, Q) (A, error)) func(context.Context, Q) (A, error) {
+	return func(ctx context.Context, q Q) (A, error) {
+		answer, err := ask(ctx, q)
+		if behind, ok := ctx.Value(lagKey{}).(*uint64); ok && err == nil {
+			*behind = max(*behind, answer.EventsBehind())
+		}
+		return answer, err
+	}
 }
 
 // toolError is an error of a tool, as opposed to one of its arguments that the SDK finds.
@@ -139,6 +160,9 @@ func textContent(text string) []sdk.Content {
 
 // maxText bounds an answer, in bytes: about two thousand tokens.
 const maxText = 8000
+
+// noteRoom is what of that is kept for what an answer says beside its lines.
+const noteRoom = 200
 
 // boundText cuts a text that is too long, between characters, and says so.
 func boundText(text string) string {

@@ -212,9 +212,10 @@ type tailInput struct {
 	Wait int    `json:"wait,omitempty" jsonschema:"seconds to wait if there is none, at most 300"`
 }
 
-// tailAnswer says how to go on.
+// tailAnswer are lines, and how to go on.
 type tailAnswer struct {
-	Next int64 `json:"next" jsonschema:"from, to go on"`
+	Lines []lineAnswer `json:"lines"`
+	Next  int64        `json:"next" jsonschema:"from, to go on"`
 }
 
 // tailPause is how long a call waits before it looks for lines once more.
@@ -227,9 +228,10 @@ func (p Pipeline) tailLog(ctx context.Context, in tailInput) (string, tailAnswer
 		if err != nil {
 			return "", tailAnswer{}, err
 		}
-		next := page.Offset + int64(page.ReturnedLines)
 		if page.ReturnedLines > 0 || !time.Now().Add(tailPause).Before(deadline) {
-			return fmt.Sprintf("%snext: %d", pageText(page), next), tailAnswer{next}, nil
+			page = fittingPage(page, false)
+			next := page.Offset + int64(page.ReturnedLines)
+			return fmt.Sprintf("%snext: %d", pageText(page), next), tailAnswer{logFields(page).Lines, next}, nil
 		}
 		select {
 		case <-time.After(tailPause):
