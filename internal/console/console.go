@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -238,7 +239,24 @@ func callVerb[A any](ctx context.Context, s *Console, verb string, q any) (A, er
 		var none A
 		return none, err
 	}
-	return api.Call[A](ctx, l.nc, s.c.Names, verb, q)
+	answer, err := api.Call[A](ctx, l.nc, s.c.Names, verb, q)
+	if lag, ok := any(answer).(interface{ EventsBehind() uint64 }); ok && err == nil {
+		noteLag(ctx, lag.EventsBehind())
+	}
+	return answer, err
+}
+
+// lagKey is that of the events that the answers of the recorder lack which a page is made of.
+type lagKey struct{}
+
+func noteLag(ctx context.Context, events uint64) {
+	behind, ok := ctx.Value(lagKey{}).(*atomic.Uint64)
+	for ok {
+		known := behind.Load()
+		if events <= known || behind.CompareAndSwap(known, events) {
+			return
+		}
+	}
 }
 
 // IsLoopback reports whether a host is this machine.

@@ -47,6 +47,8 @@ type world struct {
 	config  console.Config
 	http    *http.Client
 	token   string
+
+	stopRecorder func()
 }
 
 func newWorld(t *testing.T) *world {
@@ -59,7 +61,7 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	logtest.Go(t, r.Run)
+	w.stopRecorder = logtest.Go(t, r.Run)
 	logtest.Serve(t, w.log)
 	w.config = console.Config{
 		Addr: "127.0.0.1:0", File: filepath.Join(t.TempDir(), "console-url"), Names: subjects.Default, By: "tester", Logger: logtest.Logger(t),
@@ -307,6 +309,45 @@ func TestOddIDs(t *testing.T) {
 		}) {
 			t.Errorf("the list of runs doesn't link to %q", id)
 		}
+	}
+}
+
+// TestRecorderIsBehind shows that a page says what it lacks, and doesn't say that nothing waits then.
+func TestRecorderIsBehind(t *testing.T) {
+	w := newWorld(t)
+	w.stopRecorder()
+	for verb, answer := range map[string]any{
+		wire.VerbFleet: wire.FleetResponse{Lag: wire.Lag{Behind: 5}}, wire.VerbApprovals: wire.ApprovalsResponse{Lag: wire.Lag{Behind: 3}},
+	} {
+		b, err := wire.Marshal(answer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.log.Conn().Subscribe(subjects.Default.API(verb), func(m *nats.Msg) { _ = m.Respond(b) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, want := range map[string]string{"/": "has 5 events to catch up with", "/parts/inbox": "has 3 events to catch up with"} {
+		if page := w.get(path, want); strings.Contains(page, "Nothing waits") {
+			t.Errorf("%s says that nothing waits:\n%s", path, page)
+		}
+	}
+}
+
+// TestSystemWithoutRecorder shows that what is wrong is shown also if that is that no recorder is there.
+func TestSystemWithoutRecorder(t *testing.T) {
+	w := newWorld(t)
+	names, err := subjects.New("elsewhere")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.config.Names, w.config.File = names, filepath.Join(t.TempDir(), "console-url")
+	w.config.Checks = func(context.Context, *nats.Conn) []console.Check {
+		return []console.Check{{Name: "recorder", Verdict: "warn", Text: "none is at work", Remedy: "start one"}}
+	}
+	w.serveConsole()
+	if page := w.get("/system", "none is at work"); !strings.Contains(page, "no recorder answers") {
+		t.Errorf("it doesn't say why there are no sinks:\n%s", page)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -104,7 +105,8 @@ func (s *Console) allow(least role, next http.HandlerFunc) http.HandlerFunc {
 		case !u.may(least):
 			s.showError(w, r, &wire.APIError{Code: wire.CodeDenied, Message: "a " + string(u.role) + " may not do this", Hint: "it takes the role " + string(least)})
 		default:
-			next(w, r.WithContext(context.WithValue(r.Context(), userKey{}, u)))
+			ctx := context.WithValue(r.Context(), userKey{}, u)
+			next(w, r.WithContext(context.WithValue(ctx, lagKey{}, new(atomic.Uint64))))
 		}
 	}
 }

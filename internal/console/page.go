@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -49,6 +50,7 @@ type page struct {
 	Run      string
 	Operator bool
 	SignedIn bool
+	Behind   uint64 // events with which the recorder has to catch up, and which aren't on the page
 	Data     any
 }
 
@@ -57,6 +59,9 @@ func (s *Console) showPage(w http.ResponseWriter, r *http.Request, status int, n
 	p.Root, p.Here = rootOf(r), strings.TrimPrefix(r.URL.RequestURI(), "/")
 	if u := userOfRequest(r); u != nil {
 		p.SignedIn, p.Operator = true, u.role == operator
+	}
+	if behind, ok := r.Context().Value(lagKey{}).(*atomic.Uint64); ok {
+		p.Behind = behind.Load()
 	}
 	var b bytes.Buffer
 	if err := templates().ExecuteTemplate(&b, name, p); err != nil {
