@@ -186,20 +186,7 @@ func tokensText(in, out int64) string {
 	if in == 0 && out == 0 {
 		return "-"
 	}
-	return shortCount(in) + " in, " + shortCount(out) + " out"
-}
-
-// shortCount writes thousands short: 1.2k, 45k, 1.3M.
-func shortCount(n int64) string {
-	switch {
-	case n < 1000:
-		return fmt.Sprint(n)
-	case n < 10_000:
-		return fmt.Sprintf("%.1fk", float64(n)/1e3)
-	case n < 1_000_000:
-		return fmt.Sprintf("%dk", n/1000)
-	}
-	return fmt.Sprintf("%.1fM", float64(n)/1e6)
+	return timeline.Count(in) + " in, " + timeline.Count(out) + " out"
 }
 
 func agoText(now time.Time, ms int64) string {

@@ -214,21 +214,11 @@ func (s *Console) showAsset(w http.ResponseWriter, r *http.Request) {
 
 // shortCount writes a number in at most five characters.
 func shortCount(v any) string {
-	var n float64
+	var n int64
 	if _, err := fmt.Sscan(fmt.Sprint(v), &n); err != nil {
 		return fmt.Sprint(v)
 	}
-	switch {
-	case n >= 1e9:
-		return fmt.Sprintf("%.1fG", n/1e9)
-	case n >= 1e6:
-		return fmt.Sprintf("%.1fM", n/1e6)
-	case n >= 10_000:
-		return fmt.Sprintf("%.0fk", n/1e3)
-	case n >= 1000:
-		return fmt.Sprintf("%.1fk", n/1e3)
-	}
-	return fmt.Sprintf("%.0f", n)
+	return timeline.Count(n)
 }
 
 func clockText(ms int64) string {

@@ -212,3 +212,13 @@ func TestATimelineStaysSmall(t *testing.T) {
 		t.Error(fmt.Sprint("open blocks ", numbers, ", want ", want))
 	}
 }
+
+func TestCount(t *testing.T) {
+	for n, want := range map[int64]string{
+		-1: "-1", 0: "0", 999: "999", 1000: "1.0k", 9_949: "9.9k", 9_950: "10k", 453_893: "454k", 999_499: "999k", 999_500: "1.0M", 12_453_443: "12.5M", 999_950_000: "1.0G",
+	} {
+		if got := timeline.Count(n); got != want {
+			t.Errorf("%d is %q, want %q", n, got, want)
+		}
+	}
+}

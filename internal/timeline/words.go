@@ -135,6 +135,22 @@ func Span(ms int64) string {
 	return twoUnits(s/86400, "d", s%86400/3600, "h")
 }
 
+// Count is a number in at most four characters before its unit: "999", "1.2k", "454k", "12.5M", "1.0G".
+func Count(n int64) string {
+	switch x := float64(n); {
+	case n < 1000:
+		return strconv.FormatInt(n, 10)
+	case n < 9_950:
+		return fmt.Sprintf("%.1fk", x/1e3)
+	case n < 999_500:
+		return fmt.Sprintf("%.0fk", x/1e3)
+	case n < 999_950_000:
+		return fmt.Sprintf("%.1fM", x/1e6)
+	default:
+		return fmt.Sprintf("%.1fG", x/1e9)
+	}
+}
+
 // Took is how long something took, short times precisely: "120 ms", "4.2 s", then as [Span].
 func Took(ms int64) string {
 	switch {
