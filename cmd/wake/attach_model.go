@@ -138,7 +138,7 @@ func (m *attachment) isShown(node string) bool {
 
 func (m *attachment) showPage(page wire.LogResponse) {
 	for _, l := range page.Lines {
-		m.lines.writePiece(l.Node, growingLine{pos: l.Pos, at: time.UnixMilli(l.TS), class: l.Type, parent: l.Parent, text: strings.TrimRight(l.Text, "\n")})
+		m.lines.writePiece(l.Node, growingLine{pos: l.Pos, at: time.UnixMilli(l.TS), class: l.Type, exec: l.Exec, parent: l.Parent, text: strings.TrimRight(l.Text, "\n")})
 	}
 }
 

@@ -137,7 +137,7 @@ func (s *screen) showPage(page wire.LogResponse) {
 		if l.Found != "" {
 			text += "\n" + l.Found
 		}
-		s.writePiece(l.Node, growingLine{at: time.UnixMilli(l.TS), class: l.Type, text: text})
+		s.writePiece(l.Node, growingLine{pos: l.Pos, at: time.UnixMilli(l.TS), class: l.Type, exec: l.Exec, parent: l.Parent, text: text})
 	}
 }
 
@@ -159,7 +159,9 @@ func (a viewVerbs) followLog(ctx context.Context, nc *nats.Conn, o logOptions, p
 	s := a.newScreen()
 	if a.json {
 		s.emit = func(node string, p growingLine) error {
-			return a.printJSON(wire.LogLine{TS: p.at.UnixMilli(), Type: p.class, Text: timeline.Sanitize(p.text), Node: node})
+			return a.printJSON(wire.LogLine{
+				TS: p.at.UnixMilli(), Type: p.class, Text: timeline.Sanitize(p.text), Node: node, Exec: p.exec, Parent: p.parent, Pos: p.pos,
+			})
 		}
 	}
 	s.showPage(page)

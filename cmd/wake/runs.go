@@ -34,6 +34,9 @@ func (a viewVerbs) runsCommand() *cobra.Command {
 			if q.Until, err = parseAgo("until", until); err != nil {
 				return err
 			}
+			if !(q.MinCostUsd >= 0 && q.MinCostUsd <= wire.MaxCostUsd) { // not a number, too
+				return usageError("such as 0.5", "--min-cost: %v are no dollars", q.MinCostUsd)
+			}
 			if len(also) > 0 && q.Cursor != "" {
 				return usageError("ask for more by --limit", "--cursor: a page is one of a single installation")
 			}

@@ -55,6 +55,7 @@ type growingLine struct {
 	pos    uint64
 	at     time.Time
 	class  wire.LineType
+	exec   string
 	parent string
 	text   string // what isn't shown yet
 	call   timeline.Call
@@ -174,14 +175,14 @@ func (s *screen) showEvent(pos uint64, e *wire.Event) error {
 	if step.Op == timeline.Add && e.Type().Kind() != wire.KindDelta {
 		s.endPieces(e.Node(), p, func(growingLine) bool { return true })
 		call := timeline.CallOf(e, func(string) string { return "" })
-		s.writeWhole(e.Node(), growingLine{at: at, class: step.Type, parent: e.Parent, text: step.Text, call: call})
+		s.writeWhole(e.Node(), growingLine{pos: pos, at: at, class: step.Type, exec: e.ExecID, parent: e.Parent, text: step.Text, call: call})
 		return s.err
 	}
 	switch step.Op {
 	case timeline.None:
 	case timeline.Add:
 		s.endPieces(e.Node(), p, func(o growingLine) bool { return o.parent == e.Parent })
-		p.open = append(p.open, growingLine{pos: pos, at: at, class: step.Type, parent: e.Parent, text: step.Text, grown: time.Now()})
+		p.open = append(p.open, growingLine{pos: pos, at: at, class: step.Type, exec: e.ExecID, parent: e.Parent, text: step.Text, grown: time.Now()})
 	case timeline.Extend, timeline.Replace:
 		if i := slices.IndexFunc(p.open, func(o growingLine) bool { return o.pos == step.Pos }); i >= 0 {
 			p.open[i].applyStep(step)
@@ -217,7 +218,9 @@ func (s *screen) wholeLines(node string, p *pane) {
 		if cut == 0 {
 			continue
 		}
-		s.writePiece(node, growingLine{at: o.at, class: o.class, text: strings.TrimSuffix(o.text[:cut], "\n"), begun: o.begun})
+		piece := *o
+		piece.text = strings.TrimSuffix(o.text[:cut], "\n")
+		s.writePiece(node, piece)
 		o.text, o.begun = o.text[cut:], true
 	}
 }

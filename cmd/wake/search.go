@@ -42,7 +42,7 @@ What calls were given and answered is looked at, too: of more than 20 KiB the fi
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&q.Run, "run", "", "only in the run of this `id`")
+	flags.StringVar(&q.Run, "run", "", "only in this `RUN`: its id, the beginning of one, a label, a session id, or @last")
 	flags.StringVar(&q.Node, "node", "", "only lines of this `node`")
 	flags.StringVar(&class, "type", "", "only lines of this `type`: text, thinking, tool, error, system or user")
 	flags.StringVar(&since, "since", "", "only lines of this last `time`, such as 90s, 5m or 2d")

@@ -574,7 +574,7 @@ type RunsResponse struct {
 // finished.
 type SearchRequest struct {
 	Text   string   `json:"text"`             // words, "phrases", begin* and -without: lines that have all of them
-	Run    string   `json:"run,omitempty"`    // only of the run of this id
+	Run    string   `json:"run,omitempty"`    // only of this run, see [LogRequest.Run]
 	Node   string   `json:"node,omitempty"`   // only of this node and its items
 	Type   LineType `json:"type,omitempty"`   // only of this type
 	Since  Ago      `json:"since,omitempty"`  // only of this last span

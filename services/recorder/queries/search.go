@@ -37,6 +37,13 @@ func findLines(ctx context.Context, t *archive.Tx, q wire.SearchRequest, now tim
 	if err != nil {
 		return r, err
 	}
+	if q.Run != "" {
+		found, err := request.Resolve(ctx, t, q.Run, "", "")
+		if err != nil {
+			return r, err
+		}
+		q.Run = found.Run
+	}
 	among, args, err := searchFilter(q, now)
 	if err != nil {
 		return r, err
