@@ -202,7 +202,7 @@ func TestExcerpt(t *testing.T) {
 		}
 		frames = append(frames, f)
 	}
-	want := []string{"10/0 stdout piece 00.  0", "20/0 stdout piece 01.  0", "200/1 stdout piece 18.  140", "200/2 stdout piece 19.  0", "200/3 stderr  20"}
+	want := []string{"10/0 stdout piece 00.  0", "20/0 stdout piece 01.  0", "200/1 stdout piece 18.  140", "200/2 stdout piece 19.  0", "200/3 stderr piece 03. piece 05.  0"}
 	if diff := cmp.Diff(want, record(&ended{frames: frames})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -229,9 +229,10 @@ const restEvery = time.Second
 
 // restState is what is needed to go on with a command from a resting point.
 type restState struct {
-	Begin  int64            `json:"begin"`            // of the command, Unix ms
-	Passed int64            `json:"passed,omitempty"` // bytes of the output that were recorded, if that is limited
-	Left   map[string]int64 `json:"left,omitempty"`   // and that were left out
+	Begin  int64             `json:"begin"`            // of the command, Unix ms
+	Passed int64             `json:"passed,omitempty"` // bytes of the output that were recorded, if that is limited
+	Left   map[string]int64  `json:"left,omitempty"`   // and that were left out
+	Tails  map[string]string `json:"tails,omitempty"`  // and of these what is kept
 }
 
 // reportRest tells the host that the journal isn't needed up to here, or up to the end of the output as far as it is
@@ -247,6 +248,14 @@ func (r *run) reportRest(streams map[string]*textDecoder) {
 	now := restState{Begin: r.begin.UnixMilli()}
 	if r.excerpt.limit > 0 {
 		now.Passed, now.Left = r.excerpt.passed, r.excerpt.left
+		for stream := range r.excerpt.left {
+			if tail := r.excerpt.tailOf(stream); tail != "" {
+				if now.Tails == nil {
+					now.Tails = map[string]string{}
+				}
+				now.Tails[stream] = tail
+			}
+		}
 	}
 	data, err := wire.Marshal(now)
 	if err != nil {
@@ -267,7 +276,10 @@ func (r *run) restoreRest() error {
 		return err
 	}
 	r.begin = time.UnixMilli(x.Begin)
-	r.excerpt.passed, r.excerpt.left = x.Passed, x.Left
+	r.excerpt.passed, r.excerpt.left, r.excerpt.tails = x.Passed, x.Left, map[string][]byte{}
+	for stream, tail := range x.Tails {
+		r.excerpt.tails[stream] = []byte(tail)
+	}
 	return nil
 }
 

@@ -225,6 +225,19 @@ func TestExcerptIsTold(t *testing.T) {
 	}
 }
 
+// TestQuietStream shows that the end of each stream is in the node's output, however much the other one says before and behind it.
+func TestQuietStream(t *testing.T) {
+	noise := `yes | head -c 1000000 >&2; `
+	r := run(t.Context(), t, shell.Command{Command: noise + `seq 1 9; ` + noise + `echo "the résult"; ` + noise, Limit: 100_000}, nil)
+	out, _ := r.output["stdout"].(string)
+	if out != "1\n2\n3\n4\n5\n6\n7\n8\n9\nthe résult\n" || r.output["stdoutTruncated"] != nil {
+		t.Errorf("stdout is %q, truncated %v", out, r.output["stdoutTruncated"])
+	}
+	if said, _ := r.output["stderr"].(string); len(said) != 64<<10 || r.output["stderrBytes"] != int64(3_000_000) {
+		t.Errorf("stderr are %d bytes of %v", len(said), r.output["stderrBytes"])
+	}
+}
+
 // lateHost starts programs, and says so later, as a host that has much else to do.
 type lateHost struct {
 	process.Direct

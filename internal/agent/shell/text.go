@@ -46,13 +46,15 @@ func incompleteBytes(b []byte) int {
 }
 
 // excerpt keeps of what a command prints the beginning, which passes at once, and the end, which
-// follows when the command has ended.
+// follows when the command has ended. The end is that of both streams together, and of each that says less there as much as the output
+// of a node has.
 type excerpt struct {
 	limit  int64 // bytes of the beginning, and again of the end; 0: everything is the beginning
 	passed int64
 	end    []outputPiece
-	size   int64            // bytes of end
-	left   map[string]int64 // bytes that were left out, by stream
+	size   int64             // bytes of end
+	left   map[string]int64  // bytes that were left out, by stream
+	tails  map[string][]byte // and the last of them
 }
 
 // outputPiece is something that a command has printed.
@@ -85,6 +87,32 @@ func (x *excerpt) leaveOut(p outputPiece) {
 		x.left = map[string]int64{}
 	}
 	x.left[p.stream] += int64(len(p.text))
+	if x.tails == nil {
+		x.tails = map[string][]byte{}
+	}
+	tail := append(x.tails[p.stream], p.text...)
+	if most := x.tailSize(); len(tail) > 2*most {
+		tail = tail[:copy(tail, tail[len(tail)-most:])]
+	}
+	x.tails[p.stream] = tail
+}
+
+// tailSize is how much of the end of each stream is kept at least, in bytes.
+func (x *excerpt) tailSize() int { return int(min(tailSize, x.limit)) }
+
+// tailOf is what was left out of a stream and is kept: as much as the end has less of the stream than is kept of each.
+func (x *excerpt) tailOf(stream string) string {
+	tail, room := x.tails[stream], x.tailSize()
+	for i := 0; i < len(x.end) && room > 0 && len(tail) > 0; i++ {
+		if x.end[i].stream == stream {
+			room -= len(x.end[i].text)
+		}
+	}
+	from := max(0, len(tail)-max(0, room))
+	for from < len(tail) && !utf8.RuneStart(tail[from]) {
+		from++
+	}
+	return string(tail[from:])
 }
 
 // lastOutput returns what is to be recorded when the command has ended. The first of each stream tells how
@@ -92,16 +120,21 @@ func (x *excerpt) leaveOut(p outputPiece) {
 func (x *excerpt) lastOutput() []*wire.ExecOutput {
 	var all []*wire.ExecOutput
 	told := map[string]bool{}
+	begin := func(stream, text string) *wire.ExecOutput {
+		tail := x.tailOf(stream)
+		told[stream] = true
+		return &wire.ExecOutput{Stream: stream, Content: tail + text, Omitted: x.left[stream] - int64(len(tail))}
+	}
 	for _, p := range x.end {
-		e := &wire.ExecOutput{Stream: p.stream, Content: p.text}
-		if !told[p.stream] {
-			told[p.stream], e.Omitted = true, x.left[p.stream]
+		if told[p.stream] {
+			all = append(all, &wire.ExecOutput{Stream: p.stream, Content: p.text})
+		} else {
+			all = append(all, begin(p.stream, p.text))
 		}
-		all = append(all, e)
 	}
 	for _, stream := range []string{"stdout", "stderr"} {
-		if n := x.left[stream]; n > 0 && !told[stream] {
-			all = append(all, &wire.ExecOutput{Stream: stream, Omitted: n})
+		if x.left[stream] > 0 && !told[stream] {
+			all = append(all, begin(stream, ""))
 		}
 	}
 	return all
