@@ -28,7 +28,8 @@ import (
 type Line struct {
 	Key     string // names it wherever it stands in its file
 	Omitted bool   // it repeats a request to the model's API
-	Fresh   bool   // it hasn't been told
+	Fresh   bool   // it hasn't been told, or was removed since
+	Back    bool   // it was told before it was removed: what it says is in the log
 }
 
 // Index tells which lines of a file are new. A line is matched by its uuid; one without by its content, and by how many
@@ -36,13 +37,18 @@ type Line struct {
 type Index struct {
 	alike map[string]int  // lines so far, by what they are matched by
 	told  map[string]bool // keys, and whether the line has come in this reading
+	gone  map[string]bool // keys of lines that were told and removed
 }
 
-// NewIndex returns the index of a file; the lines with these keys were told.
-func NewIndex(told map[string]bool) *Index {
-	x := &Index{alike: map[string]int{}, told: map[string]bool{}}
-	for key := range told {
-		x.told[key] = false
+// NewIndex returns the index of a file; the lines with these keys were told, and stand in it unless they were removed since.
+func NewIndex(stands map[string]bool) *Index {
+	x := &Index{alike: map[string]int{}, told: map[string]bool{}, gone: map[string]bool{}}
+	for key, here := range stands {
+		if here {
+			x.told[key] = false
+		} else {
+			x.gone[key] = true
+		}
 	}
 	return x
 }
@@ -71,14 +77,19 @@ func (x *Index) Add(line []byte) Line {
 	if known {
 		x.told[key] = true
 	}
-	return Line{Key: key, Fresh: !known}
+	back := x.gone[key]
+	delete(x.gone, key)
+	return Line{Key: key, Fresh: !known, Back: back}
 }
 
 // Removed returns the keys of lines that were told and haven't come, and forgets what was told: the file was read to its
-// end, and what comes from here on is new.
+// end, and what comes from here on is new, or back.
 func (x *Index) Removed() []string {
 	maps.DeleteFunc(x.told, func(_ string, come bool) bool { return come })
 	removed := slices.Sorted(maps.Keys(x.told))
+	for _, key := range removed {
+		x.gone[key] = true
+	}
 	clear(x.told)
 	return removed
 }

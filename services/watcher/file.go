@@ -322,7 +322,9 @@ func (r *fileCursor) takeLine(c *chunk, line []byte, long *claude.LineTooLongErr
 	}
 	if r.offset >= r.silent && l.Fresh && !r.printed[l.Key] {
 		c.mark.Lines = append(c.mark.Lines, l.Key)
-		c.events = append(c.events, dropCounted(events, r.counted)...)
+		if !l.Back {
+			c.events = append(c.events, dropCounted(events, r.counted)...)
+		}
 	}
 }
 
@@ -419,7 +421,8 @@ func (w *Watcher) findMark(ctx context.Context, f *file) error {
 	return err
 }
 
-// toldLines returns the keys of the lines that were told and not removed, and those of them that the file may not have.
+// toldLines returns the keys of the lines that were told, and whether they weren't removed since; and those of which the file may not have
+// the line.
 func (w *Watcher) toldLines(ctx context.Context, f *file) (told, printed map[string]bool, err error) {
 	told, printed = map[string]bool{}, map[string]bool{}
 	err = w.eachMark(ctx, f, func(mark *wire.TranscriptRead) {
@@ -430,7 +433,7 @@ func (w *Watcher) toldLines(ctx context.Context, f *file) (told, printed map[str
 			}
 		}
 		for _, key := range mark.Removed {
-			delete(told, key)
+			told[key] = false
 		}
 	})
 	return told, printed, err

@@ -305,6 +305,41 @@ func TestRewritten(t *testing.T) {
 	}
 }
 
+// TestCutBack shows that what a file says is told once, though it is cut back and restored, twice, while a watcher looks on, and while none
+// does: neither its calls nor what they cost come again.
+func TestCutBack(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	content := recording(t, "todowrite.jsonl")
+	said := func(events []*wire.Event) (said []string) {
+		for _, e := range events {
+			switch e.Payload.(type) {
+			case *wire.TranscriptRead, *wire.NodeClaimed, *wire.RunClaimed:
+			default:
+				said = append(said, string(e.Type())+" "+e.CallID)
+			}
+		}
+		return said
+	}
+	s.write(id+".jsonl", content)
+	want := said(s.await(id, "agent", len(content)))
+	keys, _ := wanted(content)
+	slices.Sort(keys)
+	short := content[:strings.IndexByte(content[len(content)/2:], '\n')+len(content)/2+1]
+	for range 2 {
+		for _, now := range []string{short, content} {
+			s.write(id+".jsonl", now)
+			s.settle("the file", id, id+".jsonl")
+		}
+		s.stop()
+		s.start()
+	}
+	if got := said(s.await(id, "agent", len(content))); !slices.Equal(want, got) {
+		t.Errorf("told (-want +got):\n%s", cmp.Diff(want, got))
+	}
+	same(t, "stands", keys, s.stands(id))
+}
+
 // A file that is longer than what is told at once isn't taken for one that was written anew.
 func TestLongFile(t *testing.T) {
 	t.Parallel()
