@@ -297,7 +297,8 @@ func (f *fold) foldFork(p *wire.RunForked) error {
 	parent.Lineage = append([]wire.Ancestor{ancestor}, parent.Lineage...)
 	parent.RunID, parent.ParentRun, parent.ParentNode, parent.ParentCall = f.s.RunID, "", "", ""
 	parent.StartedAt, parent.StartedBy = f.e.Timestamp, p.By
-	parent.Inbox, parent.CommandPos, parent.CommandIDs, parent.NoticesLost = []wire.InboxEntry{}, 0, nil, 0
+	parent.Inbox = unreadMessages(parent)
+	parent.CommandPos, parent.CommandIDs, parent.NoticesLost = 0, nil, 0
 	parent.BudgetFrom = nil
 	parent.Deadline, parent.TimeLeftMs = 0, 0
 	parent.Usage, parent.WaitedMs, parent.WaitsSince = wire.UsageTotals{}, 0, 0
@@ -308,6 +309,18 @@ func (f *fold) foldFork(p *wire.RunForked) error {
 	f.countPause()
 	f.setDeadline(ledger.TimeoutOf(f.s.Limits))
 	return nil
+}
+
+// unreadMessages are those that an agent of a run hasn't read which is at work: it reads them in a fork, too. What else the run was told is done there.
+func unreadMessages(s *wire.State) []wire.InboxEntry {
+	unread := []wire.InboxEntry{}
+	for _, m := range s.Inbox {
+		n := s.Nodes[m.Node]
+		if m.Command.TextAt("type") == "send" && n.Open() && (m.Exec == "" || m.Exec == n.Exec) {
+			unread = append(unread, m)
+		}
+	}
+	return unread
 }
 
 // restartClock has an execution that a fork goes on with begin, and ask a person, at the fork. What it had taken of its time in the
