@@ -176,6 +176,9 @@ func (s Settings) Validate() error {
 			wrong(field, "must be positive and ascending")
 		}
 	}
+	if n := len(s.Budget.Shares); n > 0 && s.Budget.Shares[n-1] > 1 {
+		wrong("budget.shares", "must be shares of the budget, 1 at most, such as 0.8")
+	}
 	for field, list := range map[string][]int{"context.percent": s.Context.Percent, "system.storage": s.System.Storage} {
 		if !isAscending(list) || len(list) > 0 && list[len(list)-1] > 100 {
 			wrong(field, "must be ascending percentages")

@@ -221,9 +221,9 @@ func TestSettings(t *testing.T) {
 	s := alerter.Defaults()
 	s.Stuck.After, s.Budget.Run, s.Context.Percent = -1, []float64{2, 1}, []int{50, 101}
 	s.Build.Commands = []alerter.Command{{Name: "x", Pattern: "("}}
-	s.System.Repeat = time.Microsecond
+	s.System.Repeat, s.Budget.Shares = time.Microsecond, []float64{50, 80}
 	err := s.Validate()
-	for _, want := range []string{"stuck.after: ", "budget.run: ", "context.percent: ", "build.commands[0]: ", "system.repeat: "} {
+	for _, want := range []string{"stuck.after: ", "budget.run: ", "budget.shares: ", "context.percent: ", "build.commands[0]: ", "system.repeat: "} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v lacks %q", err, want)
 		}
