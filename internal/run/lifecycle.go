@@ -130,7 +130,8 @@ func (f *fold) flowResumed(p *wire.FlowResumed) error {
 		f.s.Nodes[id] = n
 	}
 	for id, n := range f.s.Nodes {
-		if n.Open() && n.Started >= n.Scheduled && n.Type == agentType {
+		triedAgain := !n.Open() && (slices.Contains(p.Rerun, id) || f.s.NodeStatus[id] == wire.NodeFailed && !slices.Contains(p.Fail, id))
+		if n.Type == agentType && (n.Open() && n.Started >= n.Scheduled || triedAgain && p.Message != "") {
 			next := &wire.Resume{Message: p.Message, Strategy: p.Strategy, Hold: p.Hold}
 			switch old := n.Resume; {
 			case p.Message != "":

@@ -49,6 +49,9 @@ func (f *fold) nodeScheduled(p *wire.NodeScheduled) error {
 		Index: p.Index, Count: p.Count,
 		Item: f.payloadValue("item", p.Item), Input: f.payloadValue("input", p.Input),
 	}
+	if r := old.Resume; r != nil && r.Message != "" { // no execution has been told yet
+		n.Resume = &wire.Resume{Message: r.Message, Strategy: r.Strategy, MessageAt: r.MessageAt}
+	}
 	switch {
 	case old.Due != 0:
 		n.Waits = old.Waits + 1
@@ -342,7 +345,7 @@ func (f *fold) pendingAgain(id string) {
 		if n.ErrorType != errorCancelled {
 			n.ErrorType = ""
 		}
-		n.Index, n.Count, n.Item = nil, 0, nil
+		n.Index, n.Count, n.Item, n.Resume = nil, 0, nil, nil
 		f.s.Nodes[id] = n
 	}
 	if strings.Contains(id, "/") {

@@ -206,7 +206,7 @@ type Question struct {
 	Since    int64    `json:"since,omitempty"` // Unix ms
 }
 
-// Resume is how an interrupted execution goes on.
+// Resume is how an interrupted execution goes on, or what the next one of a node is told that failed.
 type Resume struct {
 	Message  string `json:"message,omitempty"` // to the agent; default "continue"
 	Strategy string `json:"strategy"`

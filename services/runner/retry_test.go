@@ -122,3 +122,46 @@ nodes:
 		}
 	})
 }
+
+// TestMessageBetweenAttempts tells an agent something that has failed, and begins again: when its wait is over, or in a run that had failed.
+func TestMessageBetweenAttempts(t *testing.T) {
+	for name, test := range map[string]struct {
+		policy string
+		resume func(b *bench)
+	}{
+		"in its wait": {`, policy: {retry: {maxAttempts: 2, backoffMs: 60000}}`, func(b *bench) {
+			b.until("run1", wire.TypeNodeError)
+			b.command("run1", wire.Command{Type: "pause"})
+			b.until("run1", wire.TypeFlowPaused)
+			b.command("run1", wire.Command{Type: "resume", Message: "stop"})
+		}},
+		"rerun": {"", func(b *bench) {
+			b.ended("run1")
+			b.command("run1", wire.Command{Type: "resume", Message: "stop", Rerun: []string{"a"}})
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T) {
+				b := newBench(t)
+				b.runner("r1", &puppet{play: func(a *act) {
+					if a.nth == 1 {
+						a.turn()
+						a.say(&wire.AgentError{ErrorType: wire.ErrorException, Message: "no luck", Severity: wire.SeverityError}, "")
+						return
+					}
+					obedient(a)
+				}})
+				b.submit("run1", "name: unlucky\nnodes:\n  - {id: a, type: agent, input: {prompt: \"do it\"}"+test.policy+"}\n")
+				test.resume(b)
+				b.awaits("the end", func() bool { return b.fold("run1", b.read("run1")).Result == wire.FlowStatusComplete })
+				entries := b.read("run1")
+				if diff := cmp.Diff([]string{"a: stop"}, heard(entries)); diff != "" {
+					t.Errorf("(-want +got):\n%s", diff)
+				}
+				if s := b.fold("run1", entries); s.Nodes["a"].Resume != nil || count(entries, wire.TypeAgentStart) != 2 {
+					t.Errorf("%+v is still to be told; %d starts", s.Nodes["a"].Resume, count(entries, wire.TypeAgentStart))
+				}
+			})
+		})
+	}
+}

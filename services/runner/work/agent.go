@@ -177,6 +177,9 @@ func (x *execution) prepareAgent(ctx context.Context, in *agentInput) (*drive, e
 			return nil, err
 		}
 	}
+	if r := x.entry.Resume; r != nil && r.Message != "" && x.entry.Started == 0 { // it came between two executions
+		next.first, next.opening = r.Message, append(next.opening, &wire.Event{Payload: &wire.AgentResumed{Strategy: r.Strategy}})
+	}
 	prepare := x.hold.renewKeeper
 	if next.kept {
 		prepare = x.hold.carryOver
