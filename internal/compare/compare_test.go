@@ -1,6 +1,7 @@
 package compare_test
 
 import (
+	"reflect"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -43,6 +44,29 @@ func TestAncestry(t *testing.T) {
 		if diff := cmp.Diff([]any{tt.common, tt.ofA, tt.ofB}, []any{common, ofA, ofB}); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
+	}
+}
+
+// TestSpend adds up what a side used in two spans: in each the difference of all figures that are the run's own.
+func TestSpend(t *testing.T) {
+	totals := func(from int64) (u wire.UsageTotals) {
+		v := reflect.ValueOf(&u).Elem()
+		for i := range v.NumField() {
+			if f := v.Field(i); f.CanInt() {
+				f.SetInt(from * int64(i+1))
+			} else {
+				f.SetFloat(float64(from * int64(i+1)))
+			}
+		}
+		return u
+	}
+	var s compare.Side
+	s.Spend(&wire.State{Usage: totals(2)}, &wire.State{Usage: totals(5)})
+	s.Spend(nil, &wire.State{Usage: totals(4)})
+	want := totals(3 + 4)
+	want.ChildCostUsd, want.ChildTokens = 0, 0 // these runs' own
+	if diff := cmp.Diff(want, s.Usage); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

@@ -114,6 +114,36 @@ func read(f *completeness.Feed, file, call, text string) {
 	})
 }
 
+// TestCompareHooks holds a session file against the results that hooks have told of.
+func TestCompareHooks(t *testing.T) {
+	told := func(calls ...string) completeness.Feed {
+		f := completeness.NewFeed("s")
+		for i, id := range calls {
+			f.AddHook(&wire.Event{CallID: id, Payload: &wire.HookFired{HookName: "Read"}}, uint64(i+1))
+			f.AddHook(&wire.Event{CallID: id, Payload: &wire.TurnStart{}}, uint64(i+1))
+		}
+		return *f
+	}
+	for name, test := range map[string]struct {
+		hooks   completeness.Feed
+		verdict string
+		shared  int
+		lacks   int
+	}{
+		"all of them":   {told("t1", "t2"), completeness.Complete, 2, 0},
+		"some":          {told("t1"), completeness.Complete, 1, 0},
+		"one is absent": {told("t1", "t7", ""), completeness.TranscriptShort, 1, 1},
+	} {
+		v, ok := completeness.CompareHooks(test.hooks, feed(kept()))
+		if !ok || v.Verdict != test.verdict || v.Shared != test.shared || v.TranscriptShort != test.lacks || len(v.TranscriptLacks) != test.lacks {
+			t.Errorf("%s: %+v, %t", name, v, ok)
+		}
+	}
+	if v, ok := completeness.CompareHooks(told(), feed(kept())); ok {
+		t.Errorf("hooks that told nothing say %+v", v)
+	}
+}
+
 func TestSubAgents(t *testing.T) {
 	other := strings.NewReplacer("m5", "m7", "m6", "m8", "t5", "t7").Replace(helper)
 	before := strings.NewReplacer("m1", "m0", "m2", "m00", "t1", "t8", "t2", "t9").Replace(kept())

@@ -163,6 +163,23 @@ func TestMessages(t *testing.T) {
 	}
 }
 
+// TestWants says what an agent waits for: a decision or an answer before what it has asked its parent.
+func TestWants(t *testing.T) {
+	const question = `tool:intent {"callId":"q","toolName":"AskUserQuestion","toolInput":{}}`
+	for want, lines := range map[string][]string{
+		"":              {begin, delegate},
+		"approval:Task": {begin, asks, delegate, required},
+		"question":      {begin, asks, question},
+		"blocker":       {begin, `cc_message {"text":"?","priority":"blocker"}`, asks},
+	} {
+		var c conversation.Conversation
+		fold(&c, script(t, lines...))
+		if got := c.Threads[0].Wants(); got != want {
+			t.Errorf("it waits for %q, want %q", got, want)
+		}
+	}
+}
+
 // A conversation that is stored between any two events goes on as it would have.
 func TestStored(t *testing.T) {
 	lines := []string{begin, delegate, told, usage, done, launched, works, worked, required, decided, asks, answer, turn, rests, report("completed")}
