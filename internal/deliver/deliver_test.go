@@ -44,6 +44,8 @@ type settings struct {
 	} `yaml:"stuck"`
 }
 
+func (s *settings) Kinds() []string { return []string{"error", "failure_loop", "test"} }
+
 func (s *settings) Validate() error {
 	if s.Stuck.After < 0 {
 		return errors.New("stuck.after: must not be negative")

@@ -32,7 +32,10 @@ const (
 
 // Section is a part of the file that others understand: a pointer to a struct with
 // yaml tags. Each problem that it finds begins with the path of a field.
-type Section interface{ Validate() error }
+type Section interface {
+	Validate() error
+	Kinds() []string // of alerts that there are
+}
 
 // Parse reads the rules of a file. What stands under "detectors" it decodes into
 // detectors. ${VAR} in URLs, secrets, headers and environments is looked up. The
@@ -103,7 +106,7 @@ func (p *checker) parseRules(detectors Section) *Rules {
 	if err := detectors.Validate(); err != nil {
 		p.addDetectorProblems(err)
 	}
-	p.checkRules(r)
+	p.checkRules(r, detectors.Kinds())
 	return r
 }
 
@@ -125,7 +128,7 @@ func (p *checker) addDetectorProblems(err error) {
 
 var namePattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`) })
 
-func (p *checker) checkRules(r *Rules) {
+func (p *checker) checkRules(r *Rules, kinds []string) {
 	for _, name := range slices.Sorted(maps.Keys(r.Sinks)) {
 		at := []any{"sinks", name}
 		switch {
@@ -143,7 +146,7 @@ func (p *checker) checkRules(r *Rules) {
 			p.addAt(at, "a rule is empty")
 			continue
 		}
-		p.checkRule(at, rule, r.Sinks)
+		p.checkRule(at, rule, r.Sinks, kinds)
 	}
 }
 
@@ -220,7 +223,7 @@ func (p *checker) expandVariables(at []any, s *Sink, text *string) {
 	s.addSecrets(*text, at[len(at)-1] == "url")
 }
 
-func (p *checker) checkRule(at []any, r *Rule, sinks map[string]*Sink) {
+func (p *checker) checkRule(at []any, r *Rule, sinks map[string]*Sink, kinds []string) {
 	under := func(keys ...any) []any { return append(slices.Clone(at), keys...) }
 	if len(r.Sinks) == 0 {
 		p.addAt(at, "a rule names its sinks")
@@ -233,6 +236,12 @@ func (p *checker) checkRule(at []any, r *Rule, sinks map[string]*Sink) {
 	for key, patterns := range map[string][]string{"kind": r.Match.Kind, "flow": r.Match.Flow, "run": r.Match.Run} {
 		for i, pattern := range patterns {
 			p.checkPattern(under("match", key, i), pattern)
+		}
+	}
+	for i, pattern := range r.Match.Kind {
+		matches := func(kind string) bool { ok, err := path.Match(pattern, kind); return ok || err != nil }
+		if !slices.ContainsFunc(kinds, matches) {
+			p.addAt(under("match", "kind", i), "no alert is of kind %q; there are %s", pattern, strings.Join(kinds, ", "))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Match.Label)) {

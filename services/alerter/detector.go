@@ -41,6 +41,12 @@ const (
 	kindGap     = "seq_gap"
 )
 
+// kinds are all of them.
+var kinds = []string{
+	kindCompletion, kindError, kindDied, kindBlocked, kindStuck, kindBudget, kindMilestone, kindBuild, kindCommit, kindContext, kindSpawn,
+	kindFailureLoop, kindProgress, kindMessage, kindWaiting, kindMirror, kindLimit, kindStorage, kindLag, kindLetter, kindTrouble, kindGap,
+}
+
 // detector is a pure function. It changes no state it was given, so what it
 // returns can be thrown away and computed again. Its state is stored by
 // [wire.Marshal]. It sees events only.

@@ -134,6 +134,9 @@ func render(t testing.TB, list []wire.Alert) string {
 	t.Helper()
 	var b strings.Builder
 	for _, a := range list {
+		if !slices.Contains(alerter.Defaults().Kinds(), a.Kind) {
+			t.Errorf("an alert is of kind %q, which rules don't know", a.Kind)
+		}
 		data, err := wire.AppendJSON(nil, a.Data)
 		if err != nil {
 			t.Fatal(err)

@@ -149,6 +149,9 @@ func commonCommands() []Command {
 	}
 }
 
+// Kinds are the kinds of alerts that there are.
+func (s Settings) Kinds() []string { return slices.Clone(kinds) }
+
 // Validate reports all that is wrong with the settings, each problem with the
 // path of its field.
 func (s Settings) Validate() error {
