@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -60,10 +61,12 @@ func (p *process) followRules(ctx context.Context, file string, src []byte, a *a
 	if err == nil {
 		err = a.Set(settings)
 	}
+	const part = "alerter: rules"
 	if err != nil {
-		p.serviceLogger("alerter").ErrorContext(ctx, "rules are refused, the old ones stay", "error", err)
+		p.health.Set(part, fmt.Errorf("rules are refused, the old ones stay: %w", err))
 		return
 	}
+	p.health.Set(part, nil)
 	d.Replace(rules)
 	p.serviceLogger("alerter").InfoContext(ctx, "rules are followed", "file", file)
 }
