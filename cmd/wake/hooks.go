@@ -286,8 +286,9 @@ func (a hostVerbs) changeHooks(o hooksOptions, change func([]byte) ([]byte, *lef
 			return a.refusedError(err, o.remove)
 		}
 	}
+	off := settings.HooksOff(after) && !o.remove
 	if a.json {
-		told := map[string]any{"file": file, "changed": changed && !o.dryRun}
+		told := map[string]any{"file": file, "changed": changed && !o.dryRun, "off": off}
 		if left != nil {
 			told["leftOut"], told["why"] = left.events, left.why
 		}
@@ -304,8 +305,14 @@ func (a hostVerbs) changeHooks(o hooksOptions, change func([]byte) ([]byte, *lef
 	if err == nil && left != nil {
 		_, err = fmt.Fprintf(a.out, "left out: %s: %s; with %s or newer: wake hooks install\n", strings.Join(left.events, ", "), left.why, newerSince)
 	}
+	if err == nil && off {
+		_, err = fmt.Fprintf(a.out, "none of them is asked: %s\n", hooksOff)
+	}
 	return err
 }
+
+// hooksOff is why no hook of a settings file is asked.
+const hooksOff = "the file has disableAllHooks: true"
 
 // refusedError says what to do about settings that aren't changed, or of which hooks aren't taken out.
 func (a hostVerbs) refusedError(err error, remove bool) error {
@@ -389,10 +396,12 @@ func (a hostVerbs) tellHooks(file string) error {
 	address, listenErr := report.ReadAddress(report.FileIn(dir))
 	installed := areSame(found, wanted)
 	if a.json {
-		return a.printJSON(map[string]any{"file": file, "installed": installed, "hooks": len(found), "listening": listenErr == nil})
+		return a.printJSON(map[string]any{"file": file, "installed": installed, "off": settings.HooksOff(text), "hooks": len(found), "listening": listenErr == nil})
 	}
 	state := "not installed: wake hooks install"
 	switch {
+	case installed && settings.HooksOff(text):
+		state = "installed, and none of them is asked: " + hooksOff
 	case installed:
 		state = "installed"
 	case len(found) > 0:

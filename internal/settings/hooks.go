@@ -86,6 +86,14 @@ func Find(text []byte, isOurs func(command string) bool) ([]Hook, error) {
 	return found, err
 }
 
+// HooksOff reports whether the settings switch all hooks off (disableAllHooks).
+func HooksOff(text []byte) bool {
+	var s struct {
+		Off bool `json:"disableAllHooks"`
+	}
+	return json.Unmarshal(text, &s) == nil && s.Off
+}
+
 // find returns the member of an object. It fails if it stands there twice, or is of another kind.
 func (v value) find(key string, kind byte) (found *value, err error) {
 	for i, p := range v.parts {
