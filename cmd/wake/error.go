@@ -122,7 +122,7 @@ func (a *app) printNote(format string, args ...any) { _, _ = fmt.Fprintf(a.errOu
 // noteLag notes that an answer of the recorder doesn't have everything yet.
 func (a *app) noteLag(events uint64) {
 	if events > 0 {
-		a.printNote("the recorder has %d events to catch up with, which aren't in this: ask again in a while\n", events)
+		a.printNote("%s\n", timeline.Behind(events))
 	}
 }
 

@@ -246,16 +246,16 @@ func callVerb[A any](ctx context.Context, s *Console, verb string, q any) (A, er
 	return answer, err
 }
 
-// lagKey is that of the events that the answers of the recorder lack which a page is made of.
+// lagKey is the key, in the context of a request, of how many events the answers lack that its page is made of.
 type lagKey struct{}
 
+// noteLag notes for the page of a request how many events an answer lacks. A page asks for several answers at once.
 func noteLag(ctx context.Context, events uint64) {
 	behind, ok := ctx.Value(lagKey{}).(*atomic.Uint64)
-	for ok {
-		known := behind.Load()
-		if events <= known || behind.CompareAndSwap(known, events) {
-			return
-		}
+	if !ok {
+		return
+	}
+	for known := behind.Load(); events > known && !behind.CompareAndSwap(known, events); known = behind.Load() {
 	}
 }
 

@@ -323,7 +323,11 @@ func TestRecorderIsBehind(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := w.log.Conn().Subscribe(subjects.Default.API(verb), func(m *nats.Msg) { _ = m.Respond(b) }); err != nil {
+		if _, err := w.log.Conn().Subscribe(subjects.Default.API(verb), func(m *nats.Msg) {
+			if err := m.Respond(b); err != nil {
+				t.Error(err)
+			}
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}

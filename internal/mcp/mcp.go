@@ -16,6 +16,7 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -113,14 +114,13 @@ func addTool[In, Out any](s *sdk.Server, tool *sdk.Tool, f toolFunc[In, Out]) {
 		}
 		content := textContent(text)
 		if behind > 0 {
-			note := fmt.Sprintf("the recorder has %d events to catch up with, which aren't in this: ask again in a while", behind)
-			content = append([]sdk.Content{&sdk.TextContent{Text: note}}, content...)
+			content = append([]sdk.Content{&sdk.TextContent{Text: timeline.Behind(behind)}}, content...)
 		}
 		return &sdk.CallToolResult{Content: content}, fields, nil
 	})
 }
 
-// lagKey is that of the events that the answers of the recorder lack which a call is made of.
+// lagKey is the key, in the context of a call of a tool, of how many events the answers lack that it has asked for.
 type lagKey struct{}
 
 // notingLag has a question of a call note what its answer lacks.

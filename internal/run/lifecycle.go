@@ -298,7 +298,7 @@ func (f *fold) foldFork(p *wire.RunForked) error {
 	parent.Lineage = append([]wire.Ancestor{ancestor}, parent.Lineage...)
 	parent.RunID, parent.ParentRun, parent.ParentNode, parent.ParentCall = f.s.RunID, "", "", ""
 	parent.StartedAt, parent.StartedBy = f.e.Timestamp, p.By
-	parent.Inbox = unreadMessages(parent)
+	parent.Inbox = forkInbox(parent)
 	parent.CommandPos, parent.CommandIDs, parent.NoticesLost = 0, nil, 0
 	parent.BudgetFrom = nil
 	parent.Deadline, parent.TimeLeftMs = 0, 0
@@ -312,8 +312,9 @@ func (f *fold) foldFork(p *wire.RunForked) error {
 	return nil
 }
 
-// unreadMessages are those that an agent of a run hasn't read which is at work: it reads them in a fork, too. What else the run was told is done there.
-func unreadMessages(s *wire.State) []wire.InboxEntry {
+// forkInbox is what a fork has of the inbox of its parent: the messages that agents at work haven't read. The parent does whatever else it
+// was told.
+func forkInbox(s *wire.State) []wire.InboxEntry {
 	unread := []wire.InboxEntry{}
 	for _, m := range s.Inbox {
 		n := s.Nodes[m.Node]

@@ -151,6 +151,11 @@ func Count(n int64) string {
 	}
 }
 
+// Behind says that an answer of the recorder lacks events; see [wire.Lag].
+func Behind(events uint64) string {
+	return fmt.Sprintf("the recorder has %d events to catch up with, which aren't in this: ask again in a while", events)
+}
+
 // Took is how long something took, short times precisely: "120 ms", "4.2 s", then as [Span].
 func Took(ms int64) string {
 	switch {

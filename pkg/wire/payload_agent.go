@@ -340,7 +340,7 @@ type TranscriptRead struct {
 	Identity string   `wire:"identity"`        // which file it is, in the words of its system; empty: that tells none
 	Offset   int64    `wire:"offset,required"` // bytes that were read
 	Digest   string   `wire:"digest,nonempty"` // sha256 of them, lower-case hex
-	Lines    []string `wire:"lines"`           // keys of the lines that are new: the uuid, or a hash of the line and of how many like it come before
+	Lines    []string `wire:"lines"`           // keys of the lines that are new, or back behind their removal, whose events were told before: the uuid, or a hash of the line and of how many like it come before
 	Removed  []string `wire:"removed"`         // keys of lines that were told and aren't in the file any more
 	Omitted  int      `wire:"omitted"`         // lines that aren't told, since they repeat requests to the model's API
 }

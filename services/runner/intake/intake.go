@@ -91,8 +91,8 @@ func (in *Intake) Parts(hard context.Context) []Part {
 	return parts
 }
 
-// Note takes an event that has come. What a run has in its log that nobody has registered isn't taken: it may be a copy, whose
-// commands have positions of another stream.
+// Note takes an event that has come. A record in the log of a run that no owner has registered isn't taken: the run may be an imported
+// copy, and then the record has the position of a command to another installation.
 func (in *Intake) Note(e eventlog.Entry) {
 	p, ok := command.RecordOf(e)
 	if !ok {

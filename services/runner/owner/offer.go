@@ -58,7 +58,8 @@ func (o *owner) isFree(node string, n wire.NodeState) bool {
 }
 
 // notOffered notes that a node needs no offer at the moment. An execution that
-// loses its worker is offered again at once, save where that worker didn't get on: it may be the execution's fault.
+// loses its worker is offered again at once if its agent has taken a turn since the last offer, or the worker lived for a while: else it
+// may be the execution's fault.
 func (o *owner) notOffered(node string, n wire.NodeState) {
 	last, ok := o.offered[node]
 	switch {
@@ -67,7 +68,7 @@ func (o *owner) notOffered(node string, n wire.NodeState) {
 		delete(o.offered, node)
 	case !last.begun:
 		wait := min(o.cfg.OfferAgain, o.cfg.Leases.TTL())
-		o.noteOffer(node, offerState{exec: n.Exec, at: time.Now(), wait: wait, begun: true})
+		o.noteOffer(node, offerState{exec: n.Exec, at: time.Now(), wait: wait, begun: true, turns: last.turns})
 	}
 }
 
@@ -77,7 +78,7 @@ func (o *owner) offerNode(ctx context.Context, node string, n wire.NodeState) er
 		last = *known
 	}
 	pool := o.nodePool(n)
-	gotOn := last.begun && n.Trials == 0
+	gotOn := last.begun && n.Turns > last.turns
 	if pool == "" || !gotOn && time.Since(last.at) < last.wait {
 		return nil
 	}
@@ -89,7 +90,7 @@ func (o *owner) offerNode(ctx context.Context, node string, n wire.NodeState) er
 		return err
 	}
 	again := o.cfg.OfferAgain
-	last.at, last.wait, last.begun = time.Now(), min(max(2*last.wait, again), maxOfferAgain*again), false
+	last.at, last.wait, last.begun, last.turns = time.Now(), min(max(2*last.wait, again), maxOfferAgain*again), false, n.Turns
 	o.noteOffer(node, last)
 	return nil
 }

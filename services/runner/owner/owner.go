@@ -116,6 +116,7 @@ type offerState struct {
 	at    time.Time
 	wait  time.Duration
 	begun bool // a worker has taken it since then
+	turns int  // that its agent had taken by then
 }
 
 // anchors says when the run and its nodes were last claimed so that they don't

@@ -111,7 +111,8 @@ func (x *execution) recordEnd(ctx context.Context, cause error, events []*wire.E
 	}
 	if len(events) > 0 {
 		kept, noteKept := x.keepFolder(final)
-		if x.lingered && slices.ContainsFunc(events, isCompletion) && x.watch.hasUnread(final) { // who goes on with the agent gives it
+		if x.lingered && cause == nil && slices.ContainsFunc(events, isCompletion) && x.watch.hasUnread(final) {
+			// The worker that goes on with the agent gives it the message.
 			events = []*wire.Event{{Payload: x.cfg.emptyClaim(false)}}
 		}
 		x.timeOutcome(events)

@@ -216,14 +216,15 @@ func (w *watch) nextMessage(passed map[string]bool) *wire.InboxEntry {
 	return w.noticeMessage(passed)
 }
 
-// hasUnread reports whether a message to the agent has come that it wasn't given. The watch has been stopped.
+// hasUnread reports whether a message to the agent has come that it wasn't given, and its owner still wants the execution. The watch has
+// been stopped.
 func (w *watch) hasUnread(ctx context.Context) bool {
 	for w.view.HasMore() {
 		if w.view.Follow(ctx) != nil {
 			return false // the end can't be stored either
 		}
 	}
-	return slices.ContainsFunc(w.view.State().Inbox, func(m wire.InboxEntry) bool { return isTo(m, w.offer) && !w.passed[m.ID] })
+	return w.stillWanted() && slices.ContainsFunc(w.view.State().Inbox, func(m wire.InboxEntry) bool { return isTo(m, w.offer) && !w.passed[m.ID] })
 }
 
 // resumeMessage returns the message of a flow:resumed that finds the agent at work:
