@@ -94,7 +94,7 @@ func Labels(q wire.AskQuestion) []string {
 // answersKey is the field of the input that has the answers, by question.
 const answersKey = "answers"
 
-// Answer returns a call's input with the answers to its questions. A text answers all of
+// Answer returns a call's input, all of it as its agent wrote it, with the answers to its questions. A text answers all of
 // them; an object has an answer for each, by its text, its header or its number from 1. An
 // answer is a text, or a list of them. One that names options, by label or number, chooses
 // them, several with commas in between where that is allowed; any other is taken as it is.
@@ -124,7 +124,12 @@ func Answer(input, answer wire.Raw) (wire.Raw, error) {
 	if len(answers) == 0 {
 		return nil, errors.New("it has no answer")
 	}
-	return wire.Marshal(map[string]any{"questions": questions, answersKey: answers})
+	answered := map[string]any{}
+	for name, value := range input.Fields() {
+		answered[string(name)] = value
+	}
+	answered[answersKey] = answers
+	return wire.Marshal(answered)
 }
 
 // Chosen makes an answer of options: each names one of the only question, or is

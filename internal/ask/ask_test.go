@@ -28,6 +28,20 @@ const (
 	both   = `{"questions":[` + indent + `,` + checks + `]}`
 )
 
+// Claude Code takes what comes with an answer for what its model had asked.
+func TestAnswerKeepsInput(t *testing.T) {
+	got, err := ask.Answer(raw(t, `{"metadata":{"source":"x"},"questions":[{"question":"Why?","header":"Why","multiSelect":false,"later":1,
+		"options":[{"label":"A","description":"","preview":"| a |"},{"label":"B","description":"b"}]}]}`), raw(t, `"B"`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := raw(t, `{"answers":{"Why?":"B"},"metadata":{"source":"x"},"questions":[{"question":"Why?","header":"Why","multiSelect":false,"later":1,
+		"options":[{"label":"A","description":"","preview":"| a |"},{"label":"B","description":"b"}]}]}`)
+	if diff := cmp.Diff(want.Any(), got.Any()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
 func TestAnswer(t *testing.T) {
 	for _, test := range []struct {
 		input, answer string

@@ -18,7 +18,8 @@ type bill struct {
 	unknown int                        // the others
 	parts   float64                    // what the runs cost that calls have started; told by them, not in total
 	prices  string                     // of the calls, see [wire.Usage.CostSource]
-	turn    map[string]wire.ModelUsage // since the last turn:end, by model
+	models  map[string]wire.ModelUsage // what all calls used
+	turn    map[string]wire.ModelUsage // what those since the last turn:end used
 }
 
 // takeEvent takes the next event of the run.
@@ -35,9 +36,13 @@ func (b *bill) takeEvent(e *wire.Event) {
 			b.prices = p.CostSource
 			b.usd = min(b.usd+*p.CostUsd, wire.MaxCostUsd)
 		}
+		if b.models == nil {
+			b.models = map[string]wire.ModelUsage{}
+		}
 		if b.turn == nil {
 			b.turn = map[string]wire.ModelUsage{}
 		}
+		addModelUsage(b.models, p)
 		addModelUsage(b.turn, p)
 	case *wire.AgentTool:
 		if p.ChildCostUsd != nil && *p.ChildCostUsd > 0 {
@@ -65,13 +70,19 @@ func (b *bill) fillTurnEnd(p *wire.TurnEnd) {
 	if len(b.turn) == 0 {
 		return
 	}
-	p.ModelUsage, p.Usage = maps.Clone(b.turn), &wire.TokenUsage{}
+	p.ModelUsage, p.Usage = maps.Clone(b.turn), new(sumUsage(b.turn))
 	for _, model := range slices.Sorted(maps.Keys(b.turn)) {
-		m := b.turn[model]
-		tokenCounts{&p.Usage.InputTokens, &p.Usage.OutputTokens, &p.Usage.CacheCreationInputTokens, &p.Usage.CacheReadInputTokens}.
-			add(m.InputTokens, m.OutputTokens, m.CacheCreationInputTokens, m.CacheReadInputTokens)
-		p.TurnCostUsd = addOptional(p.TurnCostUsd, m.CostUsd)
+		p.TurnCostUsd = addOptional(p.TurnCostUsd, b.turn[model].CostUsd)
 	}
+}
+
+// sumUsage returns the tokens of all models.
+func sumUsage(models map[string]wire.ModelUsage) (sum wire.TokenUsage) {
+	for _, m := range models {
+		tokenCounts{&sum.InputTokens, &sum.OutputTokens, &sum.CacheCreationInputTokens, &sum.CacheReadInputTokens}.
+			add(m.InputTokens, m.OutputTokens, m.CacheCreationInputTokens, m.CacheReadInputTokens)
+	}
+	return sum
 }
 
 // addModelUsage adds a model call to those of its model.

@@ -3,6 +3,7 @@ package native_test
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -178,5 +179,35 @@ func TestBudgetKilledAnywhere(t *testing.T) {
 	b.resume("")
 	if got := told(b.run()); !strings.HasPrefix(got, "success 0.11 of 0.22") {
 		t.Errorf("after a roll-back: %q", got)
+	}
+}
+
+// What a fork tells at its end is what its own calls have used, wherever it began: those before are its parent's.
+func TestBillOfFork(t *testing.T) {
+	parent := newBench(t, apitest.Message(apitest.Call("t", "glob", `{"pattern":"*"}`)), apitest.Message(apitest.Text("ok")))
+	parent.script.ByTurn = true
+	parent.dear()
+	parent.run()
+	for n := 1; n <= len(parent.log); n++ {
+		b := newBench(t, parent.script.Replies...)
+		b.script.ByTurn = true
+		b.dear()
+		b.log = slices.Clone(parent.log[:n])
+		b.request.RunID = "fork"
+		b.resume("")
+		forked := b.run()
+		var used wire.TokenUsage
+		for _, p := range of[*wire.Usage](forked) {
+			used.InputTokens += p.InputTokens
+			used.OutputTokens += p.OutputTokens
+		}
+		ends := of[*wire.AgentComplete](forked)
+		if len(ends) != 1 {
+			t.Fatalf("forked behind event %d (%s): outcome %q", n, parent.log[n-1].Type(), outcome(forked))
+		}
+		told := ends[0].Usage
+		if told.InputTokens != used.InputTokens || told.OutputTokens != used.OutputTokens || len(ends[0].ModelUsage) != min(1, len(of[*wire.Usage](forked))) {
+			t.Errorf("forked behind event %d (%s): it tells %+v and %v, and its calls used %+v", n, parent.log[n-1].Type(), told, ends[0].ModelUsage, used)
+		}
 	}
 }

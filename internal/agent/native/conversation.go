@@ -45,8 +45,6 @@ type conversation struct {
 	cut      int        // how many of the last ones ended at the limit of their length
 	blocks   int        // streamed so far
 	context  int64      // tokens of the last call, its answer included
-	usage    wire.TokenUsage
-	models   map[string]wire.ModelUsage
 	bill     bill
 	denials  []wire.Raw
 	made     map[string]bool // ids of all calls so far
@@ -88,8 +86,8 @@ func foldEvents(run, exec string, events iter.Seq2[*wire.Event, error]) (*conver
 			c.forgetQuestions()
 		}
 		c.stopped = c.stopped && e.RunID == run // a fork goes on
-		if e.RunID == run && e.ExecID != exec { // limits and totals are those of one attempt
-			c.earlier, c.usage, c.models, c.stopped = c.turns, wire.TokenUsage{}, nil, false
+		if e.RunID == run && e.ExecID != exec { // limits are those of one attempt
+			c.earlier, c.stopped = c.turns, false
 		}
 	}
 	c.bill = paid
@@ -141,7 +139,7 @@ func (c *conversation) applyEvent(e *wire.Event) {
 	case *wire.AgentMessage:
 		c.applyAnswer(p)
 	case *wire.Usage:
-		c.addUsage(p)
+		c.context = p.ContextTokens + p.OutputTokens
 	case *wire.Compaction:
 		c.applyCompaction(p)
 	default:
@@ -281,17 +279,6 @@ func (c *conversation) finishCall(k *call, p *wire.AgentTool) {
 	}
 	k.result = resultBlock(k.id, p.ToolOutput, p.Error != "")
 	c.addToHash("result", k.result)
-}
-
-// addUsage adds the tokens of a model call.
-func (c *conversation) addUsage(p *wire.Usage) {
-	tokenCounts{&c.usage.InputTokens, &c.usage.OutputTokens, &c.usage.CacheCreationInputTokens, &c.usage.CacheReadInputTokens}.
-		add(p.InputTokens, p.OutputTokens, p.CacheCreationInputTokens, p.CacheReadInputTokens)
-	if c.models == nil {
-		c.models = map[string]wire.ModelUsage{}
-	}
-	addModelUsage(c.models, p)
-	c.context = p.ContextTokens + p.OutputTokens
 }
 
 // applyCompaction replaces what was said by a summary of it.

@@ -360,7 +360,7 @@ func (s *session) completeRun(structured wire.Raw, stop string) error {
 		return err
 	}
 	p := &wire.AgentComplete{
-		Result: text, StructuredOutput: structured, Usage: s.conv.usage, ModelUsage: maps.Clone(s.conv.models),
+		Result: text, StructuredOutput: structured, Usage: sumUsage(s.conv.bill.models), ModelUsage: maps.Clone(s.conv.bill.models),
 		DurationMs: time.Since(s.begun).Milliseconds(), NumTurns: int64(s.conv.turns - s.conv.earlier), StopReason: stop,
 		TotalCostUsd: s.conv.bill.totalCost(), CostSource: s.conv.bill.prices,
 	}
