@@ -52,7 +52,7 @@ func (a hostVerbs) shareRun(ctx context.Context, ref string, lasts time.Duration
 	}
 	token := strings.TrimPrefix(at.Fragment, "token=")
 	at.Fragment, at.RawFragment = "", ""
-	at = at.JoinPath("runs", ref, "share")
+	at = at.JoinPath("runs", url.PathEscape(ref), "share")
 	limited, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	r, err := http.NewRequestWithContext(limited, http.MethodPost, at.String(), strings.NewReader(url.Values{"for": {lasts.String()}}.Encode()))

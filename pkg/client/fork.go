@@ -48,9 +48,9 @@ type ForkResult struct {
 	Recorded bool   `json:"recorded"` // it has begun; false: it waits for a runner
 }
 
-// Resolve returns the point that a fork request names, and the state there.
+// Resolve returns the point at which a fork of a run begins that tells its agents nothing, and the state there.
 func (c *Client) Resolve(ctx context.Context, runID, at string) (Point, *wire.State, error) {
-	return bookmark.Find(ctx, c.reader, runID, at)
+	return bookmark.FindFork(ctx, c.reader, runID, at, "")
 }
 
 // Fork begins a new run that goes on from a point of another one. The parent is

@@ -371,7 +371,7 @@ type AgentStatus struct {
 	TokensIn        int64   `json:"tokensIn"` // tokens read from and written to the cache included
 	TokensOut       int64   `json:"tokensOut"`
 	ToolsUsed       int64   `json:"toolsUsed"`
-	LastActivity    string  `json:"lastActivity"`    // such as "editing src/bridge.ts"
+	LastActivity    string  `json:"lastActivity"`    // such as "editing src/bridge.ts"; "was editing …" of one that is paused or aborted
 	LastActivityAge string  `json:"lastActivityAge"` // such as "30s ago"
 
 	CostBasis         string `json:"costBasis,omitempty"` // see [CostReported]; absent: no cost

@@ -246,7 +246,7 @@ func endedFigure(row *table.Run, label string, now int64) *fleetFigure {
 	r.AgentStatus = wire.AgentStatus{
 		AgentID: cmp.Or(label, row.RunID), State: row.Status, Reason: briefText(row.Reason), Error: briefText(row.Error), StartedAt: row.StartedAt, EndedAt: row.EndedAt,
 		CostUsd: row.CostUsd, CostBasis: ledger.Basis(row.CostUsd, row.ComputedUsd, row.Unpriced), TokensIn: row.TokensIn, TokensOut: row.TokensOut,
-		ToolsUsed: row.ToolsUsed, ToolErrors: row.ToolErrors, LastActivity: timeline.Line(row.LastActivity, 300),
+		ToolsUsed: row.ToolsUsed, ToolErrors: row.ToolErrors, LastActivity: lastActivity(row.Status, timeline.Line(row.LastActivity, 300)),
 	}
 	if r.Result == wire.FlowStatusFailed && r.Status == wire.RunComplete {
 		r.State = stateFailed

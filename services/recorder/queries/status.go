@@ -100,7 +100,6 @@ func (f *figure) statusOf(node string, now int64) wire.StatusResponse {
 		By: f.state.StartedBy, Imported: f.state.Imported, Feeds: f.feeds,
 		Position: f.position, Agents: []wire.AgentStatus{},
 	}
-	r.LastActivity = f.activity
 	open := byNode(f.state)
 	for _, n := range append(f.inheritedNodes(), f.nodes...) {
 		if n.Node == wire.RunNode || !archive.IsOf(n.Node, node) {
@@ -110,6 +109,7 @@ func (f *figure) statusOf(node string, now int64) wire.StatusResponse {
 	}
 	waitingFor(open, r.Agents)
 	r.AgentStatus = runStatus(r.AgentStatus, f.state, r.Agents)
+	r.LastActivity = lastActivity(r.State, f.activity)
 	r.WaitedMs, r.Unread = waitedMillis(f.state, now), unreadMessages(f.state)
 	fillTimes(&r.AgentStatus, f.activityAt, goneUntil(f.state), now)
 	return r
@@ -198,6 +198,14 @@ const (
 	stateSkipped  = "skipped"
 )
 
+// lastActivity is what one in a state last did; who was stopped amid something doesn't do it any more.
+func lastActivity(state, activity string) string {
+	if activity != "" && (state == statePaused || state == stateAborted) {
+		return "was " + activity
+	}
+	return activity
+}
+
 func stateOfRun(s *wire.State, nodes []wire.AgentStatus) string {
 	switch s.Status {
 	case wire.RunIdle:
@@ -270,10 +278,11 @@ func nodeStatus(n *table.Node, s *wire.State, now int64, waits bool) wire.AgentS
 	a := wire.AgentStatus{
 		AgentID: n.Node, State: stateOfNode(n.Node, s, waits), SessionID: st.Session,
 		CostUsd: st.CostUsd, CostBasis: ledger.Basis(st.CostUsd, st.ComputedUsd, st.Unpriced), TokensIn: n.TokensIn, TokensOut: n.TokensOut, ToolsUsed: n.Tools, ToolErrors: n.ToolErrors,
-		LastActivity: n.Activity, StartedAt: st.StartedAt, EndedAt: st.EndedAt,
+		StartedAt: st.StartedAt, EndedAt: st.EndedAt,
 		NodeType: st.Type, Reason: briefText(st.Reason), Error: briefText(st.Error), Attempt: st.Attempt, Iteration: st.Iteration, Model: n.Model,
 		OpenTool: openTool(n.Node, s),
 	}
+	a.LastActivity = lastActivity(a.State, n.Activity)
 	if a.Reason == "" && run.Interrupted(s, n.Node) {
 		a.Reason = st.ErrorType
 	}
