@@ -208,6 +208,26 @@ func TestTheFullTextLags(t *testing.T) {
 	}
 }
 
+// Words of any language are found, in whatever case, also where the locale of the database knows ASCII alone, and beside signs.
+func TestSearchOfLanguages(t *testing.T) {
+	p := newTape(t)
+	exec := p.start("r1", "coder", nil)
+	p.add("r1", "coder", exec, &wire.AgentText{Content: "ПРИВЕТ Мир Ёлка ΑΘΗΝΑ ΣΊΣΥΦΟΣ →arrow ✓check 中文，测试。हिन्दी Zürich µ snake_case שָׁלוֹם"})
+	s := openStore(t)
+	p.storeAndIndex(s, 100)
+	for _, text := range []string{
+		"привет", "ПРИВЕТ", "Мир", "мир", "ёлка", "αθηνα", "ΣΊΣΥΦΟΣ", "σίσυφος", "arrow", "check", "中文", "测试", "हिन्दी", "zurich", "ZÜRICH", "µ", "snake_case", "שָׁלוֹם", "при*",
+	} {
+		r, err := s.Answers.Search(t.Context(), wire.SearchRequest{Text: text}, time.UnixMilli(p.clock), 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(r.Hits) != 1 || len(r.Hits[0].Matches) == 0 {
+			t.Errorf("%s: %+v", text, r.Hits)
+		}
+	}
+}
+
 // A search finds what was recorded before it was asked.
 func TestSearchFindsWhatWasRecorded(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {

@@ -341,7 +341,7 @@ func tokensOf(text string) func(yield func(token) bool) {
 	return func(yield func(token) bool) {
 		begin := -1
 		for i, r := range text + " " {
-			part := r == '_' || unicode.IsLetter(r) || unicode.IsNumber(r) && r > 0xbf || r >= '0' && r <= '9' || unicode.Is(unicode.Mn, r)
+			part := r == '_' || unicode.IsLetter(r) || unicode.IsNumber(r) && r > 0xbf || r >= '0' && r <= '9' || unicode.In(r, unicode.Mn, unicode.Mc)
 			switch {
 			case part && begin < 0:
 				begin = i
@@ -355,14 +355,17 @@ func tokensOf(text string) func(yield func(token) bool) {
 	}
 }
 
-// foldWord is a word without accents, in lower case.
+// foldWord is a word without accents, in lower case; a sigma is the same at its end.
 func foldWord(s string) string {
-	return strings.ToLower(strings.Map(func(r rune) rune {
-		if r >= 0x300 && r <= 0x36f {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r >= 0x300 && r <= 0x36f:
 			return -1
+		case r == 'ς':
+			return 'σ'
 		}
 		return r
-	}, norm.NFD.String(s)))
+	}, strings.ToLower(norm.NFD.String(s)))
 }
 
 // Sizes of an excerpt in words.

@@ -161,15 +161,18 @@ func (connection) CheckNamedValue(v *driver.NamedValue) (err error) {
 func postgresVersion(ctx context.Context, t *Tx) (version int, err error) {
 	var encoding, schema string
 	var tables int
-	var marked bool
-	err = t.Row(ctx, `SELECT current_setting('server_encoding'), coalesce(current_schema(), ''), count(c.oid), coalesce(bool_or(c.relname = ?1), false)
+	var marked, letters bool
+	err = t.Row(ctx, `SELECT current_setting('server_encoding'), coalesce(current_schema(), ''), count(c.oid), coalesce(bool_or(c.relname = ?1), false),
+			EXISTS (SELECT FROM pg_catalog.pg_collation WHERE collname = ?2)
 		FROM pg_catalog.pg_namespace n JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relkind IN ('r', 'p') AND n.nspname = current_schema()`,
-		postgresMark).Scan(&encoding, &schema, &tables, &marked)
+		postgresMark, postgresLetters).Scan(&encoding, &schema, &tables, &marked, &letters)
 	switch {
 	case err != nil:
 		return 0, err
 	case encoding != "UTF8":
 		return 0, fmt.Errorf("the database has the encoding %s: make one with UTF8 (createdb --encoding UTF8 --template template0 NAME)", encoding)
+	case !letters:
+		return 0, fmt.Errorf("the server has no collation %q, by which words are told apart: take a PostgreSQL that was built with ICU, as nearly all are", postgresLetters)
 	case schema == "":
 		return 0, errors.New("there is no schema of the name in search_path: make it with CREATE SCHEMA")
 	case marked:

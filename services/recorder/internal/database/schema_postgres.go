@@ -51,14 +51,19 @@ CREATE TRIGGER tail_stay BEFORE DELETE ON tail FOR EACH ROW EXECUTE FUNCTION tai
 CREATE TRIGGER tail_keep BEFORE UPDATE OR TRUNCATE ON tail EXECUTE FUNCTION events_keep();
 `
 
+// postgresLetters is the collation that knows the letters of all languages.
+const postgresLetters = "und-x-icu"
+
 // postgresWords is the function that the full text is an index of: words are parted as
 // SQLite's index parts them, accents don't count, an underscore is a letter. PostgreSQL
-// doesn't take it for one: another letter stands for it.
+// doesn't take it for one: another letter stands for it. What is a letter, and what its lower case, says ICU, whatever
+// the locale of the database: C knows those of ASCII alone. Vowel signs, which ICU takes for no letters, are parts of
+// words: the scripts that have them stay as they are.
 const postgresWords = `
 CREATE FUNCTION wake_words(line TEXT) RETURNS tsvector LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-	SELECT to_tsvector('simple'::regconfig, replace(regexp_replace(regexp_replace(
-		normalize(left(line, 100000), NFD), '[\u0300-\u036f]', '', 'g'),
-		'[\u0001-\u002f\u003a-\u0040\u005b-\u005e\u0060\u007b-\u00bf\u2000-\u206f\u3000-\u303f]+', ' ', 'g'), '_', U&'\A7F7'))
+	SELECT to_tsvector('simple'::regconfig, translate(regexp_replace(regexp_replace(
+		lower(normalize(left(line, 100000), NFD) COLLATE "` + postgresLetters + `"), '[\u0300-\u036f]', '', 'g'),
+		'[^[:alnum:]_\u0590-\u10ff]+', ' ', 'g'), U&'_\03C2', U&'\A7F7\03C3'))
 $$;
 CREATE INDEX lines_text ON lines USING GIN (wake_words(text || E'\n' || input || E'\n' || output));
 `
