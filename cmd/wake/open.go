@@ -87,6 +87,10 @@ func (a *app) openLog(ctx context.Context) (*eventlog.Log, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := needStreams(nc, "this is done in the streams themselves, as the user init may"); err != nil {
+		nc.Close()
+		return nil, err
+	}
 	var log *eventlog.Log
 	err = topology.AwaitLeader(ctx, nc, func() (err error) {
 		log, err = eventlog.Open(ctx, nc, o)

@@ -7,6 +7,7 @@ export async function server(): Promise<NatsConnection> {
   const [, login] = /\/\/([^@/]+)@/.exec(NATS_URL ?? "") ?? []; // which nats.js doesn't take from a URL
   const [user, pass] = (login ?? "").split(":").map(decodeURIComponent);
   return connect({
+    maxReconnectAttempts: -1, // a server that is away comes back
     servers: NATS_URL?.replace(`${login}@`, "") || "127.0.0.1:4222",
     ...(user && (pass === undefined ? { token: user } : { user, pass })),
     ...(NATS_CREDS && { authenticator: credsAuthenticator(readFileSync(NATS_CREDS)) }),

@@ -272,7 +272,7 @@ func (u User) Check() error {
 	case u.Run == "" && account == Guests:
 		return fmt.Errorf("access: a %s is of one run", u.Role)
 	case u.Run != "" && account != Guests:
-		return fmt.Errorf("access: only a %s is of one run, not a %s", Guest, u.Role)
+		return fmt.Errorf("access: only a %s is of one run, and %s is another role", Guest, u.Role)
 	default:
 		return nil
 	}

@@ -10,6 +10,7 @@
 package topology
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,6 +43,9 @@ func Init(ctx context.Context, js jetstream.JetStream, c Config) (Report, error)
 	}
 	c.alone = js.Conn().ConnectedClusterName() == ""
 	b := builder{js: js, config: c}
+	if err := b.checkSubjects(ctx); err != nil {
+		return report, fmt.Errorf("topology: %w", err)
+	}
 	for _, r := range allRooms(c) {
 		item, err := b.ensureRoom(ctx, r)
 		if err != nil {
@@ -139,7 +143,7 @@ func (b *builder) createStream(ctx context.Context, r room) (*jetstream.StreamCo
 	case errors.Is(err, jetstream.ErrStreamNameAlreadyInUse):
 		return nil, nil
 	case errorCode(err) == codeSubjectsOverlap:
-		return nil, b.overlapError(ctx, r)
+		return nil, cmp.Or(b.overlapError(ctx, r), error(fmt.Errorf("another stream has one of its subjects %v; delete that or choose another prefix", r.want.Subjects)))
 	case err != nil:
 		return nil, explainError(err, "create it")
 	}
@@ -163,15 +167,38 @@ func (b *builder) updateStream(ctx context.Context, want jetstream.StreamConfig,
 	return explainError(err, "change "+joinChanges(changes))
 }
 
-// overlapError says which stream has the subjects of a room.
+// checkSubjects fails if another stream has a subject of the installation: nothing is made then.
+func (b *builder) checkSubjects(ctx context.Context) error {
+	for _, r := range allRooms(b.config) {
+		if err := b.overlapError(ctx, r); err != nil {
+			return fmt.Errorf("%s %s: %w", r.kind, r.name, err)
+		}
+	}
+	return nil
+}
+
+// overlapError says which other stream has a subject of a room; nil: none has.
 func (b *builder) overlapError(ctx context.Context, r room) error {
 	for _, subject := range r.want.Subjects {
 		names := b.js.StreamNames(ctx, jetstream.WithStreamListSubject(subject))
 		for name := range names.Name() {
+			if name == r.want.Name {
+				continue
+			}
+			s, err := b.js.Stream(ctx, name)
+			if err != nil {
+				return explainError(err, "")
+			}
+			if prefix := s.CachedInfo().Config.Metadata[prefixKey]; prefix != "" {
+				return fmt.Errorf("its subjects %s are stored by the stream %s of the installation with prefix %q; choose another prefix", subject, name, prefix)
+			}
 			return fmt.Errorf("its subjects %s are stored by the stream %s; delete that (`nats stream rm %s`) or choose another prefix", subject, name, name)
 		}
+		if err := names.Err(); err != nil {
+			return explainError(err, "")
+		}
 	}
-	return fmt.Errorf("another stream has one of its subjects %v; delete that or choose another prefix", r.want.Subjects)
+	return nil
 }
 
 // ensureConsumer creates or updates a consumer, unless it is as it shall be.

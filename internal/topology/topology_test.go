@@ -265,6 +265,12 @@ func TestInitRefuses(t *testing.T) {
 			},
 			want: []string{"stream WAKE_EVENTS", "stored by the stream OTHER", "choose another prefix"},
 		},
+		"another installation with those subjects": {
+			prepare: func(t *testing.T, js jetstream.JetStream) {
+				create(t, js, jetstream.StreamConfig{Name: "OTHER", Subjects: []string{"wake.queue.>"}, Metadata: map[string]string{"wake.prefix": "other"}})
+			},
+			want: []string{"stream OTHER of the installation with prefix \"other\"; choose another prefix"},
+		},
 		"a bucket of that name": {
 			prepare: func(t *testing.T, js jetstream.JetStream) {
 				if _, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "WAKE_STATE"}); err != nil {
@@ -325,8 +331,11 @@ func TestInitRefuses(t *testing.T) {
 			if c.prepare != nil {
 				c.prepare(t, js)
 			}
-			_, err := topology.Init(t.Context(), js, c.config)
+			report, err := topology.Init(t.Context(), js, c.config)
 			wantError(t, err, c.want...)
+			if strings.HasPrefix(name, "another installation") && len(report.Items) > 0 {
+				t.Errorf("made %+v", report.Items)
+			}
 		})
 	}
 }

@@ -97,7 +97,7 @@ func TestStatusOfFlowsThatWait(t *testing.T) {
 	}
 	p.add("top.coder#1.coder#1", wire.RunNode, "", &wire.FlowPaused{Reason: wire.PauseOperator})
 	p.store(s, 7) // again from the first event, which is known
-	const want = "run top.coder#1.coder#1: an operator to resume it: operator"
+	const want = "run top.coder#1.coder#1: an operator to resume it"
 	for _, run := range []string{"top", "top.coder#1"} {
 		if r := status(run); r.WaitingFor != want || len(r.Agents) != 1 || r.Agents[0].WaitingFor != want {
 			t.Errorf("%s waits for %q, %+v", run, r.WaitingFor, r.Agents)
@@ -116,11 +116,11 @@ func TestTop(t *testing.T) {
 	}{
 		"those that go on": {wire.TopRequest{}, []string{
 			"asks waiting for coder: an answer: \"Install it?\" (question)", "human waiting for judge: an answer to p-1: Deploy?",
-			"held paused for an operator to resume it: operator", "busy active",
+			"held paused for an operator to resume it", "busy active",
 		}},
 		"and lately ended": {wire.TopRequest{Since: 600_000}, []string{
 			"asks waiting for coder: an answer: \"Install it?\" (question)", "human waiting for judge: an answer to p-1: Deploy?",
-			"broken failed", "held paused for an operator to resume it: operator", "busy active", "held-by-hand complete",
+			"broken failed", "held paused for an operator to resume it", "busy active", "held-by-hand complete",
 		}},
 		"two":      {wire.TopRequest{Limit: 2}, []string{"asks waiting for coder: an answer: \"Install it?\" (question)", "human waiting for judge: an answer to p-1: Deploy?"}},
 		"of label": {wire.TopRequest{Label: "team=blue"}, []string{"asks waiting for coder: an answer: \"Install it?\" (question)"}},

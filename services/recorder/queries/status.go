@@ -378,6 +378,8 @@ func pausedFor(reason string) string {
 		return "more of a budget that it shares: `wake budget list` says which is spent"
 	case wire.PauseParent:
 		return "its parent run, which is paused"
+	case wire.PauseOperator:
+		return "an operator to resume it"
 	}
 	return "an operator to resume it" + afterColon(reason)
 }

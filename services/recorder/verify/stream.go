@@ -168,7 +168,7 @@ func (v *verifier) compareSnapshot(ctx context.Context, log *eventlog.Log, is *w
 		return err
 	}
 	if !bytes.Equal(a, b) {
-		v.addDamage(Damage{Table: bucket, Run: is.RunID, From: is.Position.Seq, Problem: "the snapshot isn't what the events up to its position say: it was changed, or forged"})
+		v.addDamage(Damage{Table: bucket, Run: is.RunID, From: is.Position.Seq, Problem: "the snapshot isn't what the events up to its position say: it was changed, forged, or folded by another version"})
 	}
 	return nil
 }
