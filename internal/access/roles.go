@@ -60,7 +60,7 @@ type seat struct {
 
 // seats is what each role may do. All else is refused.
 var seats = []seat{
-	{Init, "creates streams, buckets and consumers: `wake init`, backup and restore", LogAccount, (*grants).grantInit},
+	{Init, "creates streams, buckets and consumers: `wake init`, backup and restore; keeps schedules and budgets", LogAccount, (*grants).grantInit},
 	{Runner, "appends events", LogAccount, (*grants).grantRunner},
 	{Recorder, "reads the log and answers questions", LogAccount, (*grants).grantRecorder},
 	{Snapshotter, "reads the log and stores snapshots", LogAccount, (*grants).grantSnapshotter},

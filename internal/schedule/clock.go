@@ -67,7 +67,7 @@ func (c wallClock) nextDue(after time.Time) (time.Time, error) {
 		}
 		tick, err := gronx.NextTickAfter(c.cron, from, inclusive)
 		if err != nil {
-			return time.Time{}, fmt.Errorf("cron expression %q: its time never comes: %w", c.cron, err)
+			return time.Time{}, fmt.Errorf("cron expression %q: its time never comes", c.cron)
 		}
 		due := tick.Add(-s.offset)
 		switch {

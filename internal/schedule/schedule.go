@@ -83,6 +83,9 @@ func (s Schedule) latest(now time.Time) (time.Time, error) {
 
 // zone checks the expression, and returns the zone that its times are in.
 func (s Schedule) zone() (*time.Location, error) {
+	if field := wrongField(s.Cron); field != "" {
+		return nil, fmt.Errorf("cron expression %q: %s", cutExpression(s.Cron), field)
+	}
 	if len(s.Cron) > maxCron || !isToTheMinute(s.Cron) || !gronx.IsValid(s.Cron) {
 		return nil, fmt.Errorf("cron expression %q: five fields are needed (minute hour day month weekday), such as \"30 3 * * 1-5\", or @hourly, @daily, @weekly", cutExpression(s.Cron))
 	}
@@ -94,6 +97,24 @@ func (s Schedule) zone() (*time.Location, error) {
 		return nil, fmt.Errorf("time zone: %w", err)
 	}
 	return zone, nil
+}
+
+// cronFields are the fields of an expression, and what they can be.
+var cronFields = [...]string{"minute (0-59)", "hour (0-23)", "day (1-31)", "month (1-12, jan-dec)", "weekday (0-7, sun-sat)"}
+
+// wrongField says which of an expression's five fields can't be; "": none, or there are more or fewer.
+func wrongField(cron string) string {
+	fields := strings.Fields(cron)
+	if len(fields) != len(cronFields) || len(cron) > maxCron || strings.HasPrefix(cron, "@") {
+		return ""
+	}
+	for i, field := range fields {
+		alone := []string{"*", "*", "*", "*", "*"}
+		if alone[i] = field; !gronx.IsValid(strings.Join(alone, " ")) {
+			return fmt.Sprintf("%q is no %s", field, cronFields[i])
+		}
+	}
+	return ""
 }
 
 // isToTheMinute reports whether an expression has five fields, or stands for one that has: no seconds, and no years.

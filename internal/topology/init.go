@@ -143,7 +143,7 @@ func (b *builder) createStream(ctx context.Context, r room) (*jetstream.StreamCo
 	case errors.Is(err, jetstream.ErrStreamNameAlreadyInUse):
 		return nil, nil
 	case errorCode(err) == codeSubjectsOverlap:
-		return nil, cmp.Or(b.overlapError(ctx, r), error(fmt.Errorf("another stream has one of its subjects %v; delete that or choose another prefix", r.want.Subjects)))
+		return nil, cmp.Or(b.overlapError(ctx, r), fmt.Errorf("another stream has one of its subjects %v; delete that or choose another prefix", r.want.Subjects))
 	case err != nil:
 		return nil, explainError(err, "create it")
 	}
