@@ -21,6 +21,12 @@ func (o *owner) offerAll(ctx context.Context) {
 	if o.cfg.Capacity.RefusesNodes() || o.kids.sharesLeft() {
 		return
 	}
+	shares := false
+	defer func() {
+		if !shares {
+			o.view.Unshare()
+		}
+	}()
 	for node, n := range o.view.State().Nodes {
 		if !o.needsWorker(node, n) {
 			o.notOffered(node, n)
@@ -28,6 +34,10 @@ func (o *owner) offerAll(ctx context.Context) {
 		}
 		if o.isSuspect(n) { // it is judged, not offered
 			continue
+		}
+		if !shares && o.nodePool(n) == PoolOf(o.cfg.ID) { // with workers of this process, also such as have had no room since they were offered it
+			o.view.Share()
+			shares = true
 		}
 		if err := o.offerNode(ctx, node, n); err != nil {
 			if ctx.Err() == nil {
@@ -84,7 +94,6 @@ func (o *owner) offerNode(ctx context.Context, node string, n wire.NodeState) er
 	}
 	offer := wire.NodeOffer{V: wire.Version, RunID: o.runID, NodeID: node, ExecID: n.Exec}
 	if pool == PoolOf(o.cfg.ID) {
-		o.view.Share()
 		o.cfg.Offers.Put(queue.Offer{NodeOffer: offer, Trace: tracing.ParentOf(ctx), Since: time.Now()})
 	} else if err := o.sendOffer(ctx, pool, offer); err != nil {
 		return err

@@ -75,9 +75,9 @@ func (w *Worker) begin(ctx context.Context) (err error) {
 	return nil
 }
 
-// openView opens the view of the run, with what its owner has just shared if that wants the execution: else the log may have more.
+// openView opens the view of the run, with what its owner has shared if that wants the execution: else the log may have more.
 func (w *Worker) openView(ctx context.Context) (err error) {
-	if w.view = w.cfg.Runs.Join(w.offer.RunID); w.view != nil {
+	if w.view = w.cfg.Runs.Join(ctx, w.offer.RunID); w.view != nil {
 		if w.isWanted() {
 			return nil
 		}

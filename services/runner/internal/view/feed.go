@@ -23,9 +23,13 @@ type Feed struct {
 // runFeed is what a feed has for one run.
 type runFeed struct {
 	subs   []*Subscription
-	packed *packed     // the state that was packed last, since the last message
-	shared *wire.State // the state that a view has shared, since the last message; nobody changes it
+	packed *packed          // the state that was packed last, since the last message
+	shared *wire.State      // the state that a view has shared; nobody changes it
+	behind []eventlog.Entry // what has come since then
 }
+
+// maxBehind bounds what comes behind a shared state before nobody begins with it any more.
+const maxBehind = 64
 
 // NewFeed returns a feed without subscriptions.
 func NewFeed() *Feed {
@@ -40,7 +44,14 @@ func (f *Feed) Deliver(e eventlog.Entry) {
 	if r == nil {
 		return
 	}
-	r.packed, r.shared = nil, nil
+	r.packed = nil
+	switch {
+	case r.shared == nil:
+	case len(r.behind) == maxBehind:
+		r.shared, r.behind = nil, nil
+	default:
+		r.behind = append(r.behind, e)
+	}
 	for _, s := range r.subs {
 		s.pushEntry(e)
 	}
@@ -66,6 +77,19 @@ func (f *Feed) SubscribeInto(run string, more chan struct{}) *Subscription {
 	}
 	r.subs = append(r.subs, s)
 	return s
+}
+
+// SubscribeBehind begins to collect the messages of a run behind the state that a view has shared; nil: none has.
+func (f *Feed) SubscribeBehind(run string) (*Subscription, *wire.State) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := f.runs[run]
+	if r == nil || r.shared == nil {
+		return nil, nil
+	}
+	s := &Subscription{feed: f, run: run, queue: slices.Clone(r.behind)}
+	r.subs = append(r.subs, s)
+	return s, r.shared
 }
 
 // Subscription is a queue of a run's messages. It grows as long as its caller
@@ -147,27 +171,34 @@ func (s *Subscription) sharePacked(p *packed) {
 	s.feed.mu.Lock()
 	defer s.feed.mu.Unlock()
 	if r := s.feed.runs[s.run]; r != nil {
-		r.packed, r.shared = p, nil
+		r.packed, r.shared, r.behind = p, nil, nil
 	}
 }
 
-// shareState has other views of the run begin with a state, unless it lacks a message that has come, or another one is shared already.
+// shareState has other views of the run begin with a state, unless it lacks a message that has come.
 func (s *Subscription) shareState(state *wire.State) {
 	s.feed.mu.Lock()
 	defer s.feed.mu.Unlock()
-	if r := s.feed.runs[s.run]; r != nil && r.shared == nil && !s.HasMore() {
-		r.shared = state
+	if r := s.feed.runs[s.run]; r != nil && !s.HasMore() {
+		r.shared, r.behind = state, nil
 	}
 }
 
-// sharedState returns the state that a view of the run has shared since the last message; nil: none has.
-func (s *Subscription) sharedState() *wire.State {
+// dropShared has no view begin with a shared state.
+func (s *Subscription) dropShared() {
 	s.feed.mu.Lock()
 	defer s.feed.mu.Unlock()
 	if r := s.feed.runs[s.run]; r != nil {
-		return r.shared
+		r.shared, r.behind = nil, nil
 	}
-	return nil
+}
+
+// isShared reports whether a view of the run has shared its state since the last message.
+func (s *Subscription) isShared() bool {
+	s.feed.mu.Lock()
+	defer s.feed.mu.Unlock()
+	r := s.feed.runs[s.run]
+	return r != nil && r.shared != nil && len(r.behind) == 0
 }
 
 // dropMore forgets the channel of More: most subscriptions rarely want it.

@@ -1,6 +1,8 @@
 package view
 
 import (
+	"errors"
+	"log/slog"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -53,15 +55,18 @@ func TestPacked(t *testing.T) {
 	}
 }
 
-// A view that joins a run begins with what another one has shared, if nothing has come since then: neither of them sees what the other
-// folds, and what comes then comes to both.
+// A view that joins a run begins with what another one has shared and what has come since then, unless that is much: neither of them sees
+// what the other folds, and what comes then comes to both.
 func TestShared(t *testing.T) {
-	runs := &Runs{events: NewFeed()}
+	runs := &Runs{events: NewFeed(), logger: slog.New(slog.DiscardHandler)}
 	owner := &View{runs: runs, sub: runs.events.Subscribe("r"), state: run.New("r")}
 	owner.State().Nodes["a"] = wire.NodeState{Exec: "a#1"}
+	entry := func(pos uint64) eventlog.Entry {
+		return eventlog.Entry{RunID: "r", Pos: pos, Err: errors.New("no fold takes it")}
+	}
 	join := func() *View {
 		t.Helper()
-		v := runs.Join("r")
+		v := runs.Join(t.Context(), "r")
 		if v == nil {
 			t.Fatal("nothing is shared")
 		}
@@ -77,23 +82,39 @@ func TestShared(t *testing.T) {
 		t.Errorf("they change each other's state: the owner has %q, the worker %q, who joins then %q", owner, worker, third)
 	}
 
-	runs.events.Deliver(eventlog.Entry{RunID: "r", Pos: 8})
-	if runs.Join("r") != nil {
-		t.Error("what lacks an event is shared")
-	}
+	runs.events.Deliver(entry(8))
 	if got := worker.sub.Take(); len(got) != 1 || got[0].Pos != 8 {
 		t.Errorf("to who has joined comes %v", got)
 	}
-	if owner.Share(); runs.Join("r") != nil {
+	if got := join(); got.seen != 8 || got.HasMore() {
+		t.Errorf("who joins behind an event has seen %d", got.seen)
+	}
+	if owner.Share(); join().seen != 8 {
 		t.Error("a view that is still to fold an event shares its state")
 	}
 	owner.sub.Take()
-	if owner.Share(); runs.Join("r") == nil {
+	if owner.Share(); join().seen != 0 {
 		t.Error("a view that has folded everything doesn't share its state")
+	}
+	for pos := range uint64(maxBehind) {
+		runs.events.Deliver(entry(9 + pos))
+	}
+	if got := join(); got.seen != 8+maxBehind {
+		t.Errorf("who joins behind many events has seen %d", got.seen)
+	}
+	runs.events.Deliver(entry(9 + maxBehind))
+	if runs.Join(t.Context(), "r") != nil {
+		t.Error("all that comes is kept")
+	}
+	owner.sub.Take()
+	owner.Share()
+	join()
+	if owner.Unshare(); runs.Join(t.Context(), "r") != nil {
+		t.Error("what isn't shared any more is")
 	}
 	for range 2 {
 		owner.Share()
-		if owner.Pack(); runs.Join("r") != nil {
+		if owner.Pack(); runs.Join(t.Context(), "r") != nil {
 			t.Error("a state that was packed is kept as it was, too")
 		}
 	}

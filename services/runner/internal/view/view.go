@@ -107,23 +107,29 @@ func (r *Runs) Open(ctx context.Context, runID string) (*View, error) {
 	return v, nil
 }
 
-// Share has views that join the run begin with the state, until more of the run comes, see [Runs.Join].
+// Share has views that join the run begin with the state, see [Runs.Join].
 func (v *View) Share() {
-	if v.sub.sharedState() == nil && !v.sub.HasMore() {
+	if !v.sub.isShared() && !v.sub.HasMore() {
 		v.sub.shareState(run.Clone(v.State()))
 	}
 }
 
-// Join opens a view with what another one of this process has shared, which needs no server; nil: none has. It has folded what [Runs.Follow]
-// has delivered: the log may have more.
-func (r *Runs) Join(runID string) *View {
-	sub := r.events.Subscribe(runID)
-	shared := sub.sharedState() // so nothing has come to sub yet
-	if shared == nil {
-		sub.Close()
+// Unshare has no view begin with the state any more.
+func (v *View) Unshare() { v.sub.dropShared() }
+
+// Join opens a view with what another one of this process has shared and what has come since then, which needs no server; nil: none has, or too
+// much has come. It has folded what [Runs.Follow] has delivered: the log may have more.
+func (r *Runs) Join(ctx context.Context, runID string) *View {
+	sub, shared := r.events.SubscribeBehind(runID)
+	if sub == nil {
 		return nil
 	}
-	return &View{runs: r, sub: sub, state: run.Clone(shared)}
+	v := &View{runs: r, sub: sub, state: run.Clone(shared)}
+	if v.Follow(ctx) != nil {
+		v.Close()
+		return nil
+	}
+	return v
 }
 
 // Close ends the view.
