@@ -169,6 +169,19 @@ func (b *builder) updateStream(ctx context.Context, want jetstream.StreamConfig,
 
 // checkSubjects fails if another stream has a subject of the installation: nothing is made then.
 func (b *builder) checkSubjects(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	own, others := Streams(b.config.Names), false
+	near := b.js.StreamNames(ctx, jetstream.WithStreamListSubject(b.config.Names.Prefix()+".>"))
+	for name := range near.Name() {
+		others = others || !slices.Contains(own, name)
+	}
+	if err := near.Err(); err != nil {
+		return explainError(err, "")
+	}
+	if !others { // nearly always: one question is enough
+		return nil
+	}
 	for _, r := range allRooms(b.config) {
 		if err := b.overlapError(ctx, r); err != nil {
 			return fmt.Errorf("%s %s: %w", r.kind, r.name, err)
