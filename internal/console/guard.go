@@ -103,7 +103,7 @@ func (s *Console) allow(least role, next http.HandlerFunc) http.HandlerFunc {
 		case u == nil:
 			s.showError(w, r, &wire.APIError{Code: wire.CodeDenied, Message: "there is no token, or another one's", Hint: "open the address that `wake up` has printed"})
 		case !u.may(least):
-			s.showError(w, r, &wire.APIError{Code: wire.CodeDenied, Message: "who has the role " + string(u.role) + " may not do this", Hint: "it takes the role " + string(least)})
+			s.showError(w, r, &wire.APIError{Code: wire.CodeDenied, Message: "the role " + string(u.role) + " may not do this", Hint: "it takes the role " + string(least)})
 		default:
 			ctx := context.WithValue(r.Context(), userKey{}, u)
 			next(w, r.WithContext(context.WithValue(ctx, lagKey{}, new(atomic.Uint64))))

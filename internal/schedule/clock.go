@@ -86,7 +86,7 @@ func (c wallClock) lastDue(t time.Time) (time.Time, error) {
 		s := c.stretchAt(t)
 		tick, err := gronx.PrevTickBefore(c.cron, clockTime(t, s.offset), true)
 		if err != nil {
-			return time.Time{}, fmt.Errorf("cron expression %q: its time never came: %w", c.cron, err)
+			return time.Time{}, fmt.Errorf("cron expression %q: its time never came", c.cron)
 		}
 		due, isShown := tick.Add(-s.offset), !tick.Before(clockTime(s.begin, s.offset))
 		isNew := !tick.Before(clockTime(s.begin, s.before)) // the stretch before didn't show it

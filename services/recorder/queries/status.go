@@ -198,7 +198,7 @@ const (
 	stateSkipped  = "skipped"
 )
 
-// lastActivity is what one in a state last did; who was stopped amid something doesn't do it any more.
+// lastActivity is what a run or a node in a state last did: an agent that was stopped amid something isn't at it any more.
 func lastActivity(state, activity string) string {
 	if activity != "" && (state == statePaused || state == stateAborted) {
 		return "was " + activity

@@ -22,11 +22,6 @@ func (o *owner) offerAll(ctx context.Context) {
 		return
 	}
 	shares := false
-	defer func() {
-		if !shares {
-			o.view.Unshare()
-		}
-	}()
 	for node, n := range o.view.State().Nodes {
 		if !o.needsWorker(node, n) {
 			o.notOffered(node, n)
@@ -35,7 +30,7 @@ func (o *owner) offerAll(ctx context.Context) {
 		if o.isSuspect(n) { // it is judged, not offered
 			continue
 		}
-		if !shares && o.nodePool(n) == PoolOf(o.cfg.ID) { // with workers of this process, also such as have had no room since they were offered it
+		if !shares && o.nodePool(n) == PoolOf(o.cfg.ID) { // with the worker of this process that takes it, at once or when there is room
 			o.view.Share()
 			shares = true
 		}
@@ -45,6 +40,9 @@ func (o *owner) offerAll(ctx context.Context) {
 			}
 			return
 		}
+	}
+	if !shares {
+		o.view.Unshare()
 	}
 }
 

@@ -28,7 +28,7 @@ type runFeed struct {
 	behind []eventlog.Entry // what has come since then
 }
 
-// maxBehind bounds what comes behind a shared state before nobody begins with it any more.
+// maxBehind is how many messages may come behind a shared state; with more, no view begins with it any more.
 const maxBehind = 64
 
 // NewFeed returns a feed without subscriptions.

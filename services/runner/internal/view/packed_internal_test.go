@@ -79,15 +79,15 @@ func TestShared(t *testing.T) {
 	}
 	worker.State().Nodes["a"], owner.State().Nodes["b"] = wire.NodeState{Exec: "a#2"}, wire.NodeState{Exec: "b#1"}
 	if owner, worker, third := owner.State().Nodes["a"].Exec, worker.State().Nodes["b"].Exec, join().State().Nodes["a"].Exec; owner != "a#1" || worker != "" || third != "a#1" {
-		t.Errorf("they change each other's state: the owner has %q, the worker %q, who joins then %q", owner, worker, third)
+		t.Errorf("they change each other's state: the owner has %q, the worker %q, a view that joins then %q", owner, worker, third)
 	}
 
 	runs.events.Deliver(entry(8))
 	if got := worker.sub.Take(); len(got) != 1 || got[0].Pos != 8 {
-		t.Errorf("to who has joined comes %v", got)
+		t.Errorf("to the view that has joined comes %v", got)
 	}
 	if got := join(); got.seen != 8 || got.HasMore() {
-		t.Errorf("who joins behind an event has seen %d", got.seen)
+		t.Errorf("a view that joins behind an event has seen %d", got.seen)
 	}
 	if owner.Share(); join().seen != 8 {
 		t.Error("a view that is still to fold an event shares its state")
@@ -100,7 +100,7 @@ func TestShared(t *testing.T) {
 		runs.events.Deliver(entry(9 + pos))
 	}
 	if got := join(); got.seen != 8+maxBehind {
-		t.Errorf("who joins behind many events has seen %d", got.seen)
+		t.Errorf("a view that joins behind many events has seen %d", got.seen)
 	}
 	runs.events.Deliver(entry(9 + maxBehind))
 	if runs.Join(t.Context(), "r") != nil {
