@@ -21,6 +21,8 @@ import (
 type Machine struct {
 	// Main is what each program does. It ends soon when its task does, and returns its exit code.
 	Main func(t *Task) int
+	// Startup is how long a keeper takes to start.
+	Startup time.Duration
 
 	mu      sync.Mutex
 	keepers map[string]*simulated // by folder
@@ -73,6 +75,7 @@ func (c *Client) launchInDir(dir string) (net.Conn, error) {
 	}
 	k := &simulated{machine: c.machine, dir: dir}
 	c.machine.running.Go(func() {
+		<-time.After(c.machine.Startup)
 		newServer(k).runKeeper(theirs, nil)
 		_ = theirs.Close()
 		c.machine.removeKeeper(k)

@@ -81,7 +81,7 @@ func (l *Lease) Valid() bool {
 // isProven reports whether no other process can have claimed, as long as the session hasn't expired.
 func (l *Lease) isProven() bool { return !l.ended && l.spell == l.holder.session.spell }
 
-// Renewed holds a token when the lease was renewed since the last one was taken.
+// Renewed holds a token when the lease was renewed since the last one was taken, or since the first call.
 func (l *Lease) Renewed() <-chan struct{} {
 	l.holder.mu.Lock()
 	defer l.holder.mu.Unlock()

@@ -76,13 +76,13 @@ func (o *owner) notOffered(node string, n wire.NodeState) {
 		delete(o.offered, node)
 	case !last.begun:
 		wait := min(o.cfg.OfferAgain, o.cfg.Leases.TTL())
-		o.noteOffer(node, offerState{exec: n.Exec, at: time.Now(), wait: wait, begun: true, turns: last.turns})
+		o.noteOffer(node, offerState{exec: n.Exec, at: time.Now(), wait: wait, begun: true, turns: last.turns, resumed: last.resumed})
 	}
 }
 
 func (o *owner) offerNode(ctx context.Context, node string, n wire.NodeState) error {
-	last := offerState{exec: n.Exec}
-	if known := o.offered[node]; known != nil && known.exec == n.Exec {
+	last := offerState{exec: n.Exec, resumed: o.view.State().ResumedAt}
+	if known := o.offered[node]; known != nil && known.exec == n.Exec && known.resumed == last.resumed {
 		last = *known
 	}
 	pool := o.nodePool(n)

@@ -117,6 +117,8 @@ type offerState struct {
 	wait  time.Duration
 	begun bool // a worker has taken it since then
 	turns int  // that its agent had taken by then
+	// resumed is the run's last resumption by then: while the run was paused, a runner lets an offer fall.
+	resumed uint64
 }
 
 // anchors says when the run and its nodes were last claimed so that they don't

@@ -305,6 +305,7 @@ func (h *hold) replaceKeeper(ctx context.Context) error {
 // keeper's deadline is over, and it would end at once.
 func (h *hold) openKeeper(ctx context.Context) error {
 	var freeze, kill time.Duration
+	renewed := h.log.lease.Renewed() // a renewal while the keeper starts counts, too
 	for freeze <= process.Uptime() {
 		if err := h.log.mayBegin(ctx); err != nil {
 			return err
@@ -320,7 +321,7 @@ func (h *hold) openKeeper(ctx context.Context) error {
 		return err
 	}
 	h.frozenAt.Store(int64(freeze))
-	h.tendKeeper(ctx, k)
+	h.tendKeeper(ctx, k, renewed)
 	return nil
 }
 
@@ -382,8 +383,9 @@ func (e estate) Start(c process.Config) (*process.Process, error) {
 // proof that no other worker acts for the node.
 func (h *hold) takeOver(ctx context.Context, k *keeper.Keeper) error {
 	h.inherited = true
+	renewed := h.log.lease.Renewed()
 	err := h.extendDeadline(k)
-	h.tendKeeper(ctx, k)
+	h.tendKeeper(ctx, k, renewed)
 	h.mark.setLabel(&h.label)
 	if err := h.cfg.Shelf.Mark(h.label); err != nil {
 		h.cfg.Logger.Warn("keeper not marked", "run", h.label.Run, "node", h.label.Node, "error", err)
@@ -418,7 +420,7 @@ func (h *hold) keeperDeadlines() (freeze, kill time.Duration) {
 }
 
 // tendKeeper extends the keeper's deadline whenever the lease was renewed.
-func (h *hold) tendKeeper(ctx context.Context, k *keeper.Keeper) {
+func (h *hold) tendKeeper(ctx context.Context, k *keeper.Keeper, renewed <-chan struct{}) {
 	h.keeper, h.host, h.thaw = k, patientHost{k, h.exec}, make(chan struct{}, 1)
 	k.Watch(func(s keeper.State) {
 		h.exec.tellRoom(s.Full)
@@ -437,7 +439,7 @@ func (h *hold) tendKeeper(ctx context.Context, k *keeper.Keeper) {
 		for {
 			select {
 			case <-h.thaw:
-			case <-h.log.lease.Renewed():
+			case <-renewed:
 			case <-h.log.lease.Lost():
 				return
 			case <-h.log.writer.Fenced():
