@@ -47,7 +47,12 @@ func TestRenewedWhileOpening(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- leases.Run(ctx) }()
-		defer func() { end(); <-ended }()
+		defer func() {
+			end()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}()
 		held, err := leases.Acquire(ctx, lease.Key{Run: "run1", Node: "a"}, lease.Claimant{})
 		if err != nil {
 			t.Fatal(err)
