@@ -148,7 +148,7 @@ func printApprovals(w io.Writer, waits wire.ApprovalsResponse, now time.Time) er
 		below.WriteByte('\n')
 		for _, x := range waits.Approvals {
 			t.addRow(x.RunID, x.NodeID, x.CallID, kindOf(x), timeline.Span(now.UnixMilli()-x.Since), asksWhat(x))
-			if asked := wholeCall(x); len(asked) > maxAsked {
+			if asked := wholeCall(x); len(asked) > maxAsked || strings.Contains(asked, "\n") {
 				below.WriteString("  " + strings.ReplaceAll(asked, "\n", "\n  ") + "\n")
 			}
 			below.WriteString(timeline.Line(x.Answer, maxMessage) + "\n")
@@ -178,12 +178,12 @@ func kindOf(x wire.Approval) string {
 // maxAsked is how much of what a call is given stands in its row, in bytes: of more, all of it stands below.
 const maxAsked = 60
 
-// wholeCall is all that a call is given which waits for a decision, such as its command; safe for a terminal.
+// wholeCall is all that a call is given which waits for a decision, such as its command and its other fields; safe for a terminal.
 func wholeCall(x wire.Approval) string {
 	if x.Kind != wire.ApprovalCall {
 		return ""
 	}
-	return timeline.Sanitize(timeline.Input(x.ToolInput))
+	return timeline.WholeInput(x.ToolName, x.ToolInput)
 }
 
 // asksWhat is what the user has to decide or to answer: of a call what it does, not what its agent says of it.
@@ -191,7 +191,7 @@ func asksWhat(x wire.Approval) string {
 	if x.Text != "" && x.Kind != wire.ApprovalCall {
 		return x.Text
 	}
-	return strings.TrimSpace(x.ToolName + " " + timeline.Input(x.ToolInput))
+	return strings.TrimSpace(x.ToolName + " " + timeline.WholeInput(x.ToolName, x.ToolInput))
 }
 
 // completeCall completes a run and, behind it, the calls that wait in it.

@@ -35,7 +35,7 @@ var templates = sync.OnceValue(func() *template.Template {
 	return template.Must(template.Must(template.New("console").Funcs(template.FuncMap{
 		"safe": timeline.Sanitize, "line": func(s string) string { return timeline.Line(s, 400) }, "short": func(s string) string { return timeline.Line(s, 90) },
 		"cost": timeline.Cost, "span": timeline.Took, "count": shortCount, "run": runAddress, "lag": timeline.Behind, "clock": clockText, "ago": agoText, "asset": assetURL, "ansi": coloredText, "failed": isFailedCall,
-		"input": timeline.Input, "pieces": piecesOf, "list": func(v ...any) []any { return v }, "json": prettyValue, "dict": pairsOf, "pretty": prettyText, "state": stateWord, "add": func(a, b int) int { return a + b },
+		"input": timeline.Input, "whole": timeline.WholeInput, "pieces": piecesOf, "list": func(v ...any) []any { return v }, "json": prettyValue, "dict": pairsOf, "pretty": prettyText, "state": stateWord, "add": func(a, b int) int { return a + b },
 		"said": func(l wire.LogLine) string { return timeline.PlainLine(l.Type, l.Text) }, "alert": timeline.PlainAlert, "node": timeline.NodeName, "most": mostCost,
 		"quoted": func(s string) []string { return strings.Split(s, "`") }, "odd": func(n int) bool { return n%2 == 1 },
 	}).Parse(graph.Template)).ParseFS(templateFiles, "templates/*.html"))

@@ -208,10 +208,10 @@ func approvalLine(a wire.Approval) string {
 
 // approvalText is the question, or the call that waits for permission.
 func approvalText(a wire.Approval) string {
-	if a.Text != "" {
+	if a.Text != "" && a.Kind != wire.ApprovalCall {
 		return cleanLine(a.Text)
 	}
-	return strings.TrimSpace(cleanLine(a.ToolName) + " " + cleanLine(timeline.Input(a.ToolInput)))
+	return strings.TrimSpace(cleanLine(a.ToolName) + " " + cleanLine(timeline.WholeInput(a.ToolName, a.ToolInput)))
 }
 
 type approvalsInput struct {

@@ -232,3 +232,30 @@ func TestPermissionShowsTheCommand(t *testing.T) {
 		t.Errorf("%q", text)
 	}
 }
+
+// Nothing of a call that a person decides on is hidden, whatever its agent writes into it.
+func TestWholeInput(t *testing.T) {
+	for _, test := range []struct {
+		tool, input, want string
+	}{
+		{"Bash", `{"command":"ls","description":"Lists"}`, "ls"},
+		{"Bash", `{"description":"Lists","command":"git status \u001b];rm -rf ~;\u0007"}`, "git status ␛];rm -rf ~;␇"},
+		{"Bash", `{"command":"a\r\u009b2Kb","timeout":5}`, "a␍\\u009b2Kb\ntimeout: 5"},
+		{"Bash", `{"command":"rm \u200b\u202e\u2028\u200dx 👩\u200d👧"}`, `rm \u200b\u202e\u2028\u200dx 👩‍👧`},
+		{"mcp__db__run", `{"sql":"DROP TABLE t;\nCOMMIT","command":"SELECT 1","description":"harmless"}`, "SELECT 1\ndescription: harmless\nsql: DROP TABLE t;\n  COMMIT"},
+		{"mcp__db__run", `{"questions":[{"question":"Well?"}],"sql":"DROP TABLE t"}`, `questions: [{"question":"Well?"}]` + "\nsql: DROP TABLE t"},
+		{"Write", `{"file_path":"f","content":"one\ntwo"}`, "f\ncontent: one\n  two"},
+		{"Write", `{"file_path":"f","a\nb\u001b":"c"}`, "f\na\\nb␛: c"},
+		{"Write", `{"file_path":"f","content":"` + strings.Repeat("x", 20_000) + `"}`, "f\ncontent: " + strings.Repeat("x", 16<<10) + "\n  … 3616 more bytes"},
+		{"Fetch", `["a","b"]`, `["a","b"]`},
+		{"Fetch", `{}`, ""},
+	} {
+		got := timeline.WholeInput(test.tool, raw(t, test.input))
+		if got != test.want {
+			t.Errorf("%s %s:\n%q, want\n%q", test.tool, timeline.Line(test.input, 200), got, test.want)
+		}
+		if again := timeline.Sanitize(got); again != got {
+			t.Errorf("%q isn't safe for a terminal", got)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package timeline
 
 import (
+	"fmt"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -31,6 +32,23 @@ func Sanitize(s string) string {
 			continue
 		}
 		i += sanitizeNext(&b, s, i)
+	}
+	return b.String()
+}
+
+// Spell makes text safe for a terminal, and leaves nothing out: what [Sanitize] removes or replaces stands there as a sign or by its number, as
+// `\u200b`. Line feeds and tabs stay.
+func Spell(s string) string {
+	var b strings.Builder
+	for i, r := range s {
+		switch joins := r == 0x200c || r == 0x200d; {
+		case r < ' ' && r != '\n' && r != '\t', r == 0x7f:
+			b.WriteRune(visibleSign(r))
+		case r >= 0x80 && r < 0xa0, r == 0x2028, r == 0x2029, visible.Reorders(r), visible.Hidden(r), joins && !joinerBelongs(s, i, utf8.RuneLen(r)):
+			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			b.WriteRune(r)
+		}
 	}
 	return b.String()
 }

@@ -87,6 +87,42 @@ func Input(input wire.Raw) string {
 	return ""
 }
 
+// WholeInput says all that a call is given, for the person who decides on it, safe for a terminal: what says best what the tool does, and
+// below it the other fields, each with its name. Nothing of it is hidden: texts are spelled, and what is too long says of how much it is the beginning. Only
+// the description of a shell's command is left out, which does nothing.
+func WholeInput(tool string, input wire.Raw) string {
+	if tool == ask.Tool || !input.IsMap() {
+		return spellField(Input(input))
+	}
+	first := ""
+	for _, key := range tellingFields() {
+		if input.TextAt(key) != "" {
+			first = key
+			break
+		}
+	}
+	lines := []string{spellField(input.TextAt(first))}
+	for key, value := range input.Fields() {
+		name := string(key)
+		if name == first || name == "description" && (tool == "Bash" || tool == "bash") {
+			continue
+		}
+		lines = append(lines, Spell(strings.ReplaceAll(name, "\n", `\n`))+": "+strings.ReplaceAll(spellField(value.Plain()), "\n", "\n  "))
+	}
+	return joinNonEmpty("\n", lines...)
+}
+
+// maxField bounds what is shown of a field of a call, in bytes.
+const maxField = 16 << 10
+
+func spellField(s string) string {
+	s, left := Cut(strings.TrimSpace(s), maxField)
+	if s = Spell(s); left > 0 {
+		s += fmt.Sprintf("\n… %d more bytes", left)
+	}
+	return s
+}
+
 // Activity says what an agent does, such as "editing src/bridge.ts", if e tells
 // it. Paths within cwd are relative to it; cwd may be "".
 func Activity(e *wire.Event, cwd string) (string, bool) {

@@ -36,7 +36,7 @@ func waitingFindings(in input) []finding {
 			return []finding{f}
 		}
 		tool := nameLine(p.ToolName)
-		input := timeline.Line(timeline.Input(p.ToolInput), maxMessage)
+		input := timeline.Line(timeline.WholeInput(p.ToolName, p.ToolInput), maxMessage)
 		f.Text = fmt.Sprintf(textPermission, strings.TrimSpace(tool+" "+input), nameLine(in.Event.CallID))
 		f.Data = map[string]any{"toolName": tool, "callId": nameLine(in.Event.CallID)}
 		if input != "" {

@@ -411,7 +411,7 @@ func afterColon(s string) string {
 func waitsFor(a wire.Approval) string {
 	switch a.Kind {
 	case wire.ApprovalCall:
-		return "permission" + afterColon(timeline.Line(a.ToolName+" "+timeline.Input(a.ToolInput), 120))
+		return "permission" + afterColon(timeline.Line(a.ToolName+" "+timeline.WholeInput(a.ToolName, a.ToolInput), 120))
 	case wire.ApprovalAsk:
 		return "an answer to " + a.CallID + afterColon(timeline.Line(a.Text, 200))
 	case wire.ApprovalMessage:
