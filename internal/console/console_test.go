@@ -312,6 +312,29 @@ func TestOddIDs(t *testing.T) {
 	}
 }
 
+// TestPagesOfRuns goes through the pages of a long list, and back.
+func TestPagesOfRuns(t *testing.T) {
+	w := newWorld(t)
+	for i := range 120 {
+		w.write(fmt.Sprint("r", i), "hello")
+	}
+	w.get("/", "of 120")
+	links := regexp.MustCompile(`<a href="([^"]*)" rel="(next|prev)">`)
+	path, seen := "/", []string{}
+	for _, to := range []string{"next", "next", "prev", "prev"} {
+		for _, found := range links.FindAllStringSubmatch(w.get(path, ""), -1) {
+			if found[2] == to {
+				path = strings.TrimPrefix(html.UnescapeString(found[1]), ".")
+			}
+		}
+		shown := regexp.MustCompile(`\d+–\d+ of \d+`).FindString(w.get(path, ""))
+		seen = append(seen, shown)
+	}
+	if want := []string{"51–100 of 120", "101–120 of 120", "51–100 of 120", "1–50 of 120"}; !slices.Equal(seen, want) {
+		t.Errorf("%q, want %q", seen, want)
+	}
+}
+
 // TestRecorderIsBehind shows that a page says what it lacks, and doesn't say that nothing waits then.
 func TestRecorderIsBehind(t *testing.T) {
 	w := newWorld(t)

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"sync"
 
 	"code.wake.dev/wake/pkg/wire"
@@ -35,10 +34,8 @@ type fleet struct {
 
 	Query  fleetQuery
 	States []stateCount
-	First  int // number of the first run
-	Prev   string
+	Prev   string // address of the page before; "": there is none
 	Next   string
-	Back   bool // there is a page before
 }
 
 // stateCount is a state with its number of runs, and how to see only those.
@@ -86,14 +83,13 @@ func (s *Console) readFleet(r *http.Request) (fleet, error) {
 	if f.FleetResponse, err = callVerb[wire.FleetResponse](r.Context(), s, wire.VerbFleet, ask); err != nil {
 		return f, err
 	}
-	f.First, _ = strconv.Atoi(f.Query.Cursor)
 	page := func(cursor string) string {
 		q := f.Query
 		q.Cursor = cursor
 		return q.url("./")
 	}
-	if f.Back = f.First > 0; f.Back {
-		f.Prev = page(strconv.Itoa(max(0, f.First-fleetPage)))
+	if f.Before > 0 {
+		f.Prev = page(f.Previous)
 	}
 	if f.Cursor != "" {
 		f.Next = page(f.Cursor)

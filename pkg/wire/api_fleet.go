@@ -31,6 +31,8 @@ type FleetResponse struct {
 	Total    int            `json:"total"`    // runs that pass the filters
 	Runs     []TopRun       `json:"runs"`
 	Cursor   string         `json:"cursor,omitempty"`
+	Before   int            `json:"before,omitempty"`   // runs that pass the filters and stand before the page
+	Previous string         `json:"previous,omitempty"` // cursor of the page before; empty on the first page, and where the first is the one before
 
 	// Left are the runs of the label and the flow that have changed behind Since and don't pass the other filters, or that another run has waited
 	// for: a list that has one of them drops it. It is on the first page. Deletions have no position: a list that has more runs than are in States

@@ -68,6 +68,15 @@ func TestFleet(t *testing.T) {
 	if diff := cmp.Diff(want, r.States); diff != "" || err != nil || r.Cursor != "1.8f14e45f" || r.Total != 7 || r.Waits["message"] != 1 || r.Waits["ask"] != 1 {
 		t.Errorf("%+v, %v\n%s", r, err, diff)
 	}
+	for cursor, want := range map[string]struct {
+		before   int
+		previous string
+	}{"": {}, "1.8f14e45f": {before: 1}, "2.8f14e45f": {before: 2}, "3.8f14e45f": {3, "1.8f14e45f"}, "9223372036854775807.8f14e45f": {7, "5.8f14e45f"}} {
+		r, err := s.Answers.Fleet(t.Context(), wire.FleetRequest{Limit: 2, Cursor: cursor}, now, 1<<20)
+		if err != nil || r.Before != want.before || r.Previous != want.previous {
+			t.Errorf("before the page at %q are %d, from %q, want %+v; %v", cursor, r.Before, r.Previous, want, err)
+		}
+	}
 }
 
 // A run waits as long as what it waits for, whatever its agent says meanwhile: the longest waiting is the first one.

@@ -85,11 +85,15 @@ func (a *Answers) listFleet(ctx context.Context, t *archive.Tx, runs []*rollRun,
 	}
 	slices.SortFunc(pass, func(a, b *fleetFigure) int { return cmp.Or(compare(a, b), cmp.Compare(b.first, a.first)) })
 	r.Total = len(pass)
+	r.Before = int(min(before, uint64(r.Total)))
+	if r.Before > n {
+		r.Previous = cursors.Cursor(uint64(r.Before - n))
+	}
 	room := limit - 1<<10
 	for _, run := range r.Left {
 		room -= 2*len(run) + 10
 	}
-	for i, f := range pass[min(before, uint64(len(pass))):] {
+	for i, f := range pass[r.Before:] {
 		if room -= (agentSize + 6*700) * (1 + len(f.run.Live)); i == n || room < 0 && i > 0 {
 			r.Cursor = cursors.Cursor(before + uint64(i))
 			break
