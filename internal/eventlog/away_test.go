@@ -140,6 +140,46 @@ func TestDeadLetterWaits(t *testing.T) {
 	}
 }
 
+// A dead letter that the disk refuses waits until the disk takes it, whatever else the process does.
+func TestDeadLetterWaitsForTheDisk(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "spool")
+	a := newAway(t, eventlog.Options{SpoolDir: dir})
+	w := a.claim("r", "n")
+	a.server.Stop()
+	if err := errors.Join(os.Rename(dir, dir+".away"), os.WriteFile(dir, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	queued := make(chan error, 1)
+	go func() {
+		queued <- a.QueueDeadLetter(t.Context(), "runner", "why", eventlog.Entry{Subject: "wake.events.r.n.text", Data: []byte("bad")})
+	}()
+	select {
+	case err := <-queued:
+		t.Fatalf("a disk that refuses everything has it: %v", err)
+	case <-time.After(300 * time.Millisecond):
+	}
+	if err := errors.Join(os.Remove(dir), os.Rename(dir+".away", dir)); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-queued:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("it waits although the disk takes it")
+	}
+	a.server.Start(t)
+	enqueue(t, w, 0, 1)
+	if err := w.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if l := a.deadLetters(1)[0]; string(l.Data) != "bad" {
+		t.Errorf("%+v was stored", l)
+	}
+}
+
 // While the server is away, events wait on disk; little is kept in memory.
 func TestServerAway(t *testing.T) {
 	t.Parallel()

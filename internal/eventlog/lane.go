@@ -65,15 +65,19 @@ func newLane(l *Log, id int, tag string) *lane {
 
 // queueUnit queues frames that belong together. Without room it waits, unless
 // droppable is set and nothing is being stored at present: then it reports
-// false. w is the writer that queues them, and waits until it is fenced at most; nil: none does.
+// false. What the disk refuses it tries again and again. w is the writer that queues them, and waits until it is fenced at most; nil: none does.
 func (l *lane) queueUnit(ctx context.Context, unit []*frame, droppable bool, w *writerState) (bool, error) {
-	for {
-		room, drop, err := l.tryPut(unit, droppable)
+	for wait := newPauses(l.log.o.MaxBackoff); ; {
+		room, refused, err := l.tryPut(unit, droppable)
 		if err != nil || room == nil {
 			return err == nil, err
 		}
-		if drop {
+		if droppable && l.isFailing() {
 			return false, nil
+		}
+		again := make(<-chan time.Time) // never
+		if refused {
+			again = time.After(wait.nextPause())
 		}
 		var fenced <-chan struct{}
 		if w != nil {
@@ -81,6 +85,7 @@ func (l *lane) queueUnit(ctx context.Context, unit []*frame, droppable bool, w *
 		}
 		select {
 		case <-room:
+		case <-again:
 		case <-fenced:
 			return false, ErrFenced
 		case <-ctx.Done():
@@ -89,17 +94,17 @@ func (l *lane) queueUnit(ctx context.Context, unit []*frame, droppable bool, w *
 	}
 }
 
-// tryPut queues the unit, or returns what to wait for and whether not to.
-func (l *lane) tryPut(unit []*frame, droppable bool) (room <-chan struct{}, drop bool, err error) {
+// tryPut queues the unit, or returns what to wait for. refused says that the disk refuses it.
+func (l *lane) tryPut(unit []*frame, droppable bool) (room <-chan struct{}, refused bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closing {
 		return nil, false, ErrClosed
 	}
-	ok, _ := l.queue.putUnit(unit, droppable) // the disk's refusals are told
+	ok, refusal := l.queue.putUnit(unit, droppable)
 	l.tellHealth()
 	if !ok {
-		return l.room, droppable && l.err != nil, nil
+		return l.room, refusal != nil, nil
 	}
 	l.signalWake()
 	return nil, false, nil
