@@ -184,6 +184,26 @@ func (l *Log) DropBlob(ctx context.Context, sum string, after time.Time) (gone b
 	return true, nil
 }
 
+// hasChunks reports whether a blob that has a description has content.
+func (b *blobStore) hasChunks(ctx context.Context, sum string) (bool, error) {
+	meta, there, err := b.readMeta(ctx, sum)
+	if err != nil || !there {
+		return false, err
+	}
+	info, err := parseMeta(meta)
+	if err != nil {
+		return false, err
+	}
+	_, err = b.getFrom(ctx, "OBJ_"+b.bucket, getRequest{LastBy: "$O." + b.bucket + ".C." + info.Chunks, NoHdr: true})
+	if errors.Is(err, errNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// maxDamaged is how often a blob is read whose content isn't what its description says.
+const maxDamaged = 3
+
 // getBlob returns a blob. A replica may lack what the leader has: then it is asked
 // again.
 func (b *blobStore) getBlob(ctx context.Context, sum string) ([]byte, error) {
@@ -195,12 +215,21 @@ func (b *blobStore) getBlob(ctx context.Context, sum string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	damaged := 0
 	for wait := newPauses(b.maxBackoff); ; {
 		data, err := store.GetBytes(ctx, sum)
 		if err == nil {
 			return data, nil
 		}
-		if !errors.Is(err, jetstream.ErrObjectNotFound) {
+		if errors.Is(err, jetstream.ErrDigestMismatch) {
+			if damaged++; damaged == maxDamaged {
+				return nil, fmt.Errorf("%w: %w", ErrBlobMissing, err)
+			}
+		} else if !errors.Is(err, jetstream.ErrObjectNotFound) {
+			there, failed := b.hasChunks(ctx, sum)
+			if failed == nil && !there {
+				err = fmt.Errorf("%w: its description is there, its content isn't", ErrBlobMissing)
+			}
 			return nil, err
 		}
 		there, err := b.hasBlob(ctx, sum)

@@ -44,7 +44,8 @@ var (
 	// has said so steadily: the servers have lost the stream's end, or lag for very long.
 	ErrBeyond = errors.New("the position is beyond the end of the stream; if it stays so, the servers have lost events that they had acknowledged")
 
-	// ErrBlobMissing is returned for a blob that the object store lacks.
+	// ErrBlobMissing is returned for a blob that the object store lacks, in whole or in part, or has other content of: it won't be
+	// read later either.
 	ErrBlobMissing = errors.New("blob is missing")
 
 	// ErrLost is returned by [Log.Run] if it ended with events that could neither

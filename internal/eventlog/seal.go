@@ -2,8 +2,10 @@ package eventlog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	"code.wake.dev/wake/internal/seal"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -64,6 +66,9 @@ func (l *Log) Blob(ctx context.Context, sha256 string) ([]byte, error) {
 	data, err := l.StoredBlob(ctx, sha256)
 	if err == nil {
 		data, err = l.o.Keys.OpenBlob(sha256, data)
+	}
+	if errors.Is(err, seal.ErrForged) {
+		err = fmt.Errorf("%w: %w", ErrBlobMissing, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("eventlog: blob %s: %w", sha256, err)

@@ -598,6 +598,51 @@ func TestBlobs(t *testing.T) {
 	wantErr(t, "a missing blob", err, eventlog.ErrBlobMissing)
 }
 
+// A blob whose content is damaged, or lost, is missing: who reads it goes on.
+func TestDamagedBlobs(t *testing.T) {
+	t.Parallel()
+	p := one(t, eventlog.Options{BlobLimit: 4 << 10})
+	w := p.claim("r", "n")
+	s, err := p.JetStream().Stream(t.Context(), "OBJ_WAKE_BLOBS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, damage := range map[string]func(chunks []uint64) error{
+		"a part is lost": func(chunks []uint64) error { return s.DeleteMsg(t.Context(), chunks[1]) },
+		"all of it is lost": func(chunks []uint64) error {
+			for _, chunk := range chunks {
+				if err := s.DeleteMsg(t.Context(), chunk); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	} {
+		before := s.CachedInfo().State.LastSeq
+		appendTo(t, w, text(strings.Repeat(name, 20<<10)))
+		info, err := s.Info(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var chunks []uint64
+		for seq := before + 1; seq < info.State.LastSeq; seq++ { // the last is the description
+			chunks = append(chunks, seq)
+		}
+		if err := damage(chunks); err != nil {
+			t.Fatal(err)
+		}
+		sum := ""
+		for e, err := range p.Read(t.Context(), eventlog.Query{Kinds: []wire.Kind{wire.KindText}}) {
+			if err != nil || e.Event == nil {
+				t.Fatal(err, e.Err)
+			}
+			sum = e.Event.Blobs[0].SHA256
+		}
+		_, err = p.Blob(t.Context(), sum)
+		wantErr(t, name, err, eventlog.ErrBlobMissing)
+	}
+}
+
 func TestOpenFails(t *testing.T) {
 	t.Parallel()
 	nc := natstest.Start(t)

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/pkg/wire"
@@ -45,7 +43,7 @@ func Inline(ctx context.Context, log eventlog.Reader, e *wire.Event) (*wire.Even
 	var away error // the store didn't answer
 	data, err = wire.Inline(data, func(sum string) ([]byte, error) {
 		blob, err := log.Blob(ctx, sum)
-		if err != nil && !errors.Is(err, eventlog.ErrBlobMissing) && !errors.Is(err, jetstream.ErrDigestMismatch) {
+		if err != nil && !errors.Is(err, eventlog.ErrBlobMissing) {
 			away = err
 		}
 		return blob, err
