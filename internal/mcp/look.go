@@ -56,7 +56,7 @@ type runsAnswer struct {
 
 type runAnswer struct {
 	Run     string  `json:"run"`
-	State   string  `json:"state" jsonschema:"running, paused, success, failed or aborted"`
+	State   string  `json:"state" jsonschema:"running, paused, complete, failed or aborted"`
 	Name    string  `json:"name,omitempty"`
 	CostUsd float64 `json:"costUsd"`
 	Parent  string  `json:"parent,omitempty"`
@@ -299,18 +299,17 @@ type lineAnswer struct {
 // maxFields bounds what is in the fields of lines beside their text, in bytes: they are there a second time.
 const maxFields = maxText / 2
 
-// logFields are lines as fields. What would be too much is left out, and the text of the answer has it.
+// logFields are the lines of a page as fields.
 func logFields(page wire.LogResponse) logAnswer {
 	answer := logAnswer{Lines: []lineAnswer{}, Offset: page.Offset, Total: page.TotalLines}
-	size := 0
 	for _, l := range page.Lines {
-		a := lineAnswer{Time: l.TS, Node: cleanLine(l.Node), Type: string(l.Type), Text: cleanLine(l.Text)}
-		if size += len(a.Node) + len(a.Text); size > maxFields {
-			break
-		}
-		answer.Lines = append(answer.Lines, a)
+		answer.Lines = append(answer.Lines, lineFields(l))
 	}
 	return answer
+}
+
+func lineFields(l wire.LogLine) lineAnswer {
+	return lineAnswer{Time: l.TS, Node: cleanLine(l.Node), Type: string(l.Type), Text: cleanLine(l.Text)}
 }
 
 func (p Pipeline) readLog(ctx context.Context, in logInput) (string, logAnswer, error) {
@@ -337,14 +336,17 @@ func (p Pipeline) readLog(ctx context.Context, in logInput) (string, logAnswer, 
 	return pageText(page), logFields(page), nil
 }
 
-// fittingPage is as much of a page as an answer has room for, in whole lines, at least one: the first ones, or the last ones.
+// fittingPage is as much of a page as an answer has room for, in its text and in its fields, in whole lines, at least one: the first ones, or
+// the last ones.
 func fittingPage(page wire.LogResponse, last bool) wire.LogResponse {
-	fits, size := 0, noteRoom
+	fits, text, fields := 0, noteRoom, 0
 	for i := range page.Lines {
 		if last {
 			i = len(page.Lines) - 1 - i
 		}
-		if size += len(lineText(page.Lines[i])); size > maxText && fits > 0 {
+		l := lineFields(page.Lines[i])
+		text, fields = text+len(lineText(page.Lines[i])), fields+len(l.Node)+len(l.Text)
+		if fits > 0 && (text > maxText || fields > maxFields) {
 			break
 		}
 		fits++

@@ -67,6 +67,59 @@ func call(tb testing.TB, s *sdk.ClientSession, tool string, arguments any) strin
 	return b.String()
 }
 
+// A program that follows a log by the fields of answers sees each line, as one does that reads their text.
+func TestFieldsHaveEachLine(t *testing.T) {
+	const many = 240
+	p := fake(nil)
+	p.Log = func(_ context.Context, q wire.LogRequest) (r wire.LogResponse, _ error) {
+		r.TotalLines, r.Offset = many, many-int64(*q.Limit)
+		if q.Offset != nil {
+			r.Offset = *q.Offset
+		}
+		for i := r.Offset; i < min(many, r.Offset+int64(*q.Limit)); i++ {
+			r.Lines = append(r.Lines, wire.LogLine{TS: 1000, Type: wire.LineText, Node: "coder", Text: fmt.Sprintf("%d %s", i, strings.Repeat("x", 50))})
+		}
+		r.ReturnedLines = len(r.Lines)
+		return r, nil
+	}
+	s := connect(t, p)
+	read := func(tool string, arguments map[string]any) (answer struct {
+		Lines []struct{ Text string }
+		Next  int
+	}) {
+		t.Helper()
+		r, err := s.CallTool(t.Context(), &sdk.CallToolParams{Name: tool, Arguments: arguments})
+		if err != nil {
+			t.Fatal(err)
+		}
+		fields, err := json.Marshal(r.StructuredContent)
+		if err == nil {
+			err = json.Unmarshal(fields, &answer)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer
+	}
+	seen := 0
+	for at := -1; at != seen; {
+		at = seen
+		answer := read("tail", map[string]any{"run": "run1", "from": at})
+		for _, l := range answer.Lines {
+			if !strings.HasPrefix(l.Text, fmt.Sprint(seen, " ")) {
+				t.Fatalf("behind %d comes %q", seen-1, l.Text)
+			}
+			seen++
+		}
+		if answer.Next != seen {
+			t.Fatalf("it goes on at %d behind %d lines", answer.Next, seen)
+		}
+	}
+	if last := read("log", map[string]any{"run": "run1", "limit": 100}).Lines; seen != many || !strings.HasPrefix(last[len(last)-1].Text, "239 ") {
+		t.Errorf("%d lines came; the last one of the log is %q", seen, last[len(last)-1].Text)
+	}
+}
+
 // fake is a pipeline with one run, and what was done to it.
 func fake(done *[]wire.Command) mcp.Pipeline {
 	long := strings.Repeat("word \x1b[31m ", 2000)
