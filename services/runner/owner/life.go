@@ -56,6 +56,7 @@ func (o *owner) takeTurn(ctx context.Context) (waits bool, err error) {
 			err = o.scheduleRun(o.lead) //nolint:contextcheck // it is of ctx
 		}
 		if errors.Is(err, errWaits) {
+			o.pause = tenure.FirstPause
 			return true, nil
 		}
 		o.letGo(ctx, err)

@@ -47,7 +47,7 @@ func TestGoneWhileAway(t *testing.T) {
 		}
 		revisions := map[string]uint64{}
 		for _, run := range []string{"ended", "goes on"} {
-			if revisions[run], err = other.Put(t.Context(), Registration{Run: run, Incarnation: "i"}); err != nil {
+			if revisions[run], err = other.Put(t.Context(), Registration{Run: run, Parent: "goes on", Call: "c", Incarnation: "i"}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -58,6 +58,9 @@ func TestGoneWhileAway(t *testing.T) {
 		stop()
 		if err := other.Remove(t.Context(), "ended", revisions["ended"]); err != nil {
 			t.Fatal(err)
+		}
+		if n := len(other.called["goes on"]); n != 1 {
+			t.Errorf("%d runs are kept as those that calls have begun", n)
 		}
 		<-time.After(2 * time.Hour)
 		stop = watch()

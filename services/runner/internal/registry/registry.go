@@ -162,9 +162,14 @@ func (g *Registry) noteChange(e keys.Entry) {
 	if old := g.runs[e.Key]; k.revision > old.revision {
 		g.forget(e.Key)
 		delete(g.runs, e.Key)
-		if delete(g.called[old.Parent], e.Key); len(g.called[old.Parent]) == 0 {
-			delete(g.called, old.Parent)
-		}
+		g.dropCall(e.Key, old.Parent)
+	}
+}
+
+// dropCall forgets that a run was begun by a call of another's agent, under mu.
+func (g *Registry) dropCall(key, parent string) {
+	if delete(g.called[parent], key); len(g.called[parent]) == 0 {
+		delete(g.called, parent)
 	}
 }
 
@@ -295,6 +300,7 @@ func (g *Registry) Remove(ctx context.Context, run string, revision uint64) erro
 	defer g.mu.Unlock()
 	if k := g.runs[g.stateKey(run)]; k.revision == revision {
 		g.forget(g.stateKey(run))
+		g.dropCall(g.stateKey(run), k.Parent)
 		g.runs[g.stateKey(run)] = knownRun{revision: revision, gone: true} // until that comes back
 	}
 	return nil
