@@ -67,6 +67,9 @@ func (r *Recorder) applyRetention(ctx context.Context) error {
 		return nil
 	}
 	r.logger.InfoContext(ctx, "removed deleted runs", "runs", gone)
+	if err := r.store.Retention.Merge(ctx); err != nil {
+		return err
+	}
 	for more := true; more; {
 		if more, err = r.store.Retention.Shrink(ctx); err != nil {
 			return err

@@ -65,11 +65,7 @@ func listed(t *testing.T, s *recorder.Store, q wire.RunsRequest) []string {
 
 func found(t *testing.T, s *recorder.Store, word string) []string {
 	t.Helper()
-	for more, err := true, error(nil); more; {
-		if more, err = s.Index.IndexLines(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
+	indexed(t, s)
 	r, err := s.Answers.Search(t.Context(), wire.SearchRequest{Text: word}, time.Now(), 1<<20)
 	if err != nil {
 		t.Fatal(err)
@@ -321,6 +317,50 @@ func TestAForkOfADeletedRunKeepsIt(t *testing.T) {
 	}
 }
 
+// A run that retention has deleted, and that was forked before its time was over, stays until the fork is gone, also where that has ended.
+func TestForkOfExpiredRunKeepsIt(t *testing.T) {
+	p := newTape(t)
+	p.whole("parent", "one")
+	s := openStore(t)
+	p.store(s, 100)
+	now := time.UnixMilli(p.clock).Add(100 * time.Hour)
+	expire := func(want int) {
+		t.Helper()
+		if n, err := s.Retention.Expire(t.Context(), recorder.Retention{Age: time.Hour, Grace: time.Minute}, now); n != want || err != nil {
+			t.Fatal(n, err)
+		}
+		now = now.Add(2 * time.Hour)
+	}
+	remove := func() {
+		t.Helper()
+		for more, err := true, error(nil); more; {
+			if _, more, err = s.Retention.Remove(t.Context(), now); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	expire(1)
+	p.add("fork", wire.RunNode, "", &wire.RunClaimed{Runner: "runner", Nonce: "n"})
+	state := run.New("parent")
+	state.Status = wire.RunRunning
+	p.add("fork", wire.RunNode, "", &wire.RunForked{ParentRun: "parent", ParentPos: 1, State: mustRaw(t, state)})
+	p.add("fork", wire.RunNode, "", &wire.FlowAborted{Reason: "operator"})
+	p.store(s, 100)
+	remove()
+	if _, err := s.Answers.Find(t.Context(), "parent"); err != nil {
+		t.Errorf("the points of its fork are gone: %v", err)
+	}
+	expire(1) // the fork
+	remove()
+	now = now.Add(2 * time.Hour)
+	remove()
+	for _, id := range []string{"fork", "parent"} {
+		if _, err := s.Answers.Find(t.Context(), id); codeOf(err) != wire.CodeRunNotFound {
+			t.Errorf("%s: %v", id, err)
+		}
+	}
+}
+
 // Retention leaves a run that has a fork, also one that has ended, until that is gone. A child is none.
 func TestRetentionLeavesWhatAForkNeeds(t *testing.T) {
 	p := newTape(t)
@@ -395,6 +435,61 @@ func TestSizeTakesTheOldest(t *testing.T) {
 		if diff := cmp.Diff([]string{"r2", "r1", "r0"}, listed(t, s, wire.RunsRequest{Deleted: true})); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
+	}
+}
+
+// What removed runs had in the full text is given back, however often others come and go: else the store would have ever less room for those
+// that are kept.
+func TestFullTextShrinks(t *testing.T) {
+	p := newTape(t)
+	path := newTarget(t)
+	if onPostgres(path) {
+		t.Log("its index looks after that itself")
+		return
+	}
+	s := openAt(t, path)
+	defer closed(t, s)
+	db := openDB(t, path)
+	defer db.Close()
+	size := func() (bytes int64) {
+		t.Helper()
+		if err := db.QueryRowContext(t.Context(), `SELECT coalesce(sum(length(block)), 0) FROM lines_fts_data`).Scan(&bytes); err != nil {
+			t.Fatal(err)
+		}
+		return bytes
+	}
+	var sizes []int64
+	for round := range 4 {
+		for i := range 40 {
+			id := fmt.Sprint("r", round, "-", i)
+			p.start(id, "coder", nil)
+			for j := range 60 {
+				p.add(id, "coder", "coder#1", &wire.AgentText{Content: fmt.Sprintf("%d %x %x", j, int64(i+1)*int64(j+7)*7919, int64(j+1)*int64(i+round)*104729)})
+			}
+			p.end(id)
+		}
+		p.store(s, 500)
+		p.entries = nil
+		indexed(t, s)
+		sizes = append(sizes, size())
+		now := time.Now()
+		for i := range 36 {
+			if _, err := s.Retention.Delete(t.Context(), wire.DeleteRequest{Run: fmt.Sprint("r", round, "-", i), Now: true, Force: true}, 0, now); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for more := true; more; {
+			var err error
+			if _, more, err = s.Retention.Remove(t.Context(), now.Add(time.Minute)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.Retention.Merge(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if left := size(); left > sizes[0]*2/3 || sizes[3] > sizes[0]*2 {
+		t.Errorf("the full text of 40 runs had %d bytes, with 40 more each, of which 4 stayed, %d, and at last, of 16 runs, %d", sizes[0], sizes[1:], left)
 	}
 }
 

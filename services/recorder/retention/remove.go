@@ -28,6 +28,7 @@ const someUses = 16
 // there is more to do. It may be ended at any moment, by a crash too: what was
 // begun is gone on with.
 func (d *Deleter) Remove(ctx context.Context, now time.Time) (run string, more bool, err error) {
+	lines := int64(0)
 	err = d.kept.Change(ctx, func(t *archive.Tx) error {
 		of, err := runInRemoval(ctx, t, now)
 		if errors.Is(err, sql.ErrNoRows) {
@@ -40,13 +41,15 @@ func (d *Deleter) Remove(ctx context.Context, now time.Time) (run string, more b
 		more = true
 		removed, err := removeSome(ctx, t, of)
 		if err == nil && !removed {
-			run, err = of.Run, removeLast(ctx, t, of)
+			run = of.Run
+			lines, err = removeLast(ctx, t, of)
 		}
 		return err
 	})
 	if err != nil {
 		return "", false, fmt.Errorf("recorder: remove: %w", err)
 	}
+	d.stale += lines
 	return run, more, nil
 }
 
@@ -76,10 +79,11 @@ func retireNext(ctx context.Context, t *archive.Tx, now time.Time) (more bool, e
 		return false, err
 	}
 	var of request.Target
+	var reason string
 	var forced, goesOn bool
-	err = t.Row(ctx, `SELECT r.id, r.run, d.forced <> 0, `+goesOnAgain+`
+	err = t.Row(ctx, `SELECT r.id, r.run, d.reason, d.forced <> 0, `+goesOnAgain+`
 		FROM deleted d JOIN runs r ON r.run = d.run WHERE d.gone_at <= ?1 ORDER BY d.gone_at LIMIT 1`, now.UnixMilli()).
-		Scan(&of.ID, &of.Run, &forced, &goesOn)
+		Scan(&of.ID, &of.Run, &reason, &forced, &goesOn)
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, nil
 	}
@@ -92,10 +96,14 @@ func retireNext(ctx context.Context, t *archive.Tx, now time.Time) (more bool, e
 	}
 	if !forced {
 		why, err := neededBy(ctx, t, of)
+		needed := why != ""
+		if err == nil && !needed && reason != deletedByUser {
+			needed, err = hasFork(ctx, t, of.Run)
+		}
 		if err != nil {
 			return false, err
 		}
-		if why != "" { // it was forked since
+		if needed { // it was forked since
 			_, err := t.Do(ctx, `UPDATE deleted SET gone_at = ?1 WHERE run = ?2`, now.Add(putOff).UnixMilli(), of.Run)
 			return true, err
 		}
@@ -145,13 +153,10 @@ func removeFields(ctx context.Context, t *archive.Tx, of request.Target) (remove
 	return n > 0, err
 }
 
-// mergePages bounds the part of the full text that is tidied up after a run.
-const mergePages = 500
-
-// removeLast removes the last of a run.
-func removeLast(ctx context.Context, t *archive.Tx, of request.Target) error {
-	if _, err := t.Do(ctx, `DELETE FROM runs WHERE id = ?1`, of.ID); err != nil {
-		return err
+// removeLast removes the last of a run, and returns how many lines it had.
+func removeLast(ctx context.Context, t *archive.Tx, of request.Target) (lines int64, err error) {
+	if err := t.Row(ctx, `DELETE FROM runs WHERE id = ?1 RETURNING lines`, of.ID).Scan(&lines); err != nil {
+		return 0, err
 	}
 	for _, text := range []string{
 		`DELETE FROM deleted WHERE run = ?1`,
@@ -160,13 +165,61 @@ func removeLast(ctx context.Context, t *archive.Tx, of request.Target) error {
 		`DELETE FROM alert_counts WHERE run = ?1`,
 	} {
 		if _, err := t.Do(ctx, text, of.Run); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	if t.D.Lags {
-		_, err := t.Do(ctx, `INSERT INTO lines_fts (lines_fts, rank) VALUES ('merge', ?1)`, mergePages)
-		return err
+	return lines, nil
+}
+
+const (
+	// mergePages bounds the part of SQLite's full text that is merged in a transaction.
+	mergePages = 500
+	// maxStale is the part (1/8) of its lines that may have been removed: the full text keeps their words until it is merged, which writes
+	// all of it anew.
+	maxStale = 8
+)
+
+// Merge takes the words of removed lines out of SQLite's full text, if they have become many, in short transactions. What an end of
+// the process leaves is done behind the next removal.
+func (d *Deleter) Merge(ctx context.Context) error {
+	if d.kept.Path == "" {
+		return nil
 	}
+	lines, err := archive.Ask(ctx, d.kept, func(t *archive.Tx) (n int64, err error) {
+		err = t.Row(ctx, `SELECT coalesce(sum(lines), 0) FROM runs`).Scan(&n)
+		return n, err
+	})
+	if err != nil {
+		return fmt.Errorf("recorder: merge the full text: %w", err)
+	}
+	if d.stale <= lines/maxStale {
+		return nil
+	}
+	merged := func(pages int) (changes int64, err error) {
+		err = d.kept.Change(ctx, func(t *archive.Tx) error {
+			var before, after int64
+			if err := t.Row(ctx, `SELECT total_changes()`).Scan(&before); err != nil {
+				return err
+			}
+			if _, err := t.Do(ctx, `INSERT INTO lines_fts (lines_fts, rank) VALUES ('merge', ?1)`, pages); err != nil {
+				return err
+			}
+			err := t.Row(ctx, `SELECT total_changes()`).Scan(&after)
+			changes = after - before
+			return err
+		})
+		return changes, err
+	}
+	// By the documentation of FTS5: a negative number begins a merge of all, positive ones go on with it, and it is over when one changes less than
+	// two rows.
+	for pages, more := -mergePages, true; more; pages = mergePages {
+		changes, err := merged(pages)
+		if err != nil {
+			return fmt.Errorf("recorder: merge the full text: %w", err)
+		}
+		more = changes >= 2
+	}
+	d.stale = 0
 	return nil
 }
 

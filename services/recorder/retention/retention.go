@@ -8,6 +8,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"code.wake.dev/wake/pkg/wire"
@@ -39,10 +40,15 @@ func (r Policy) WithDefaults() (Policy, error) {
 }
 
 // Deleter deletes the runs of an archive, and removes them.
-type Deleter struct{ kept *archive.Archive }
+type Deleter struct {
+	kept *archive.Archive
+	// stale are lines that were removed since the full text was merged, of which it still has the words. What an earlier process removed isn't
+	// known: it begins with as many as there may be.
+	stale int64
+}
 
 // New returns the deleter of an archive.
-func New(kept *archive.Archive) *Deleter { return &Deleter{kept} }
+func New(kept *archive.Archive) *Deleter { return &Deleter{kept, math.MaxInt32} }
 
 // The reasons of deletions.
 const (
