@@ -792,3 +792,25 @@ func TestOwnerReturns(t *testing.T) {
 		}
 	})
 }
+
+// A runner that begins as another has just died takes that one's nodes over when it has been there for one time to live.
+func TestNewRunnerTakesOver(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		release := make(chan struct{})
+		b.process("r1", gated(release))
+		gpu := func(c *runner.Config) { c.Pools = []string{"gpu"} }
+		r2 := b.process("r2", gated(release), gpu)
+		b.submit("run1", "name: far\nworkspace: shared\nnodes:\n  - {id: a, type: agent, pool: gpu, input: {prompt: a}}\n")
+		b.until("run1", wire.TypeAgentStart)
+		<-time.After(lease10s)
+		r2.kill()
+		<-time.After(lease10s / 3)
+		b.process("r3", gated(release), gpu)
+		if took := b.awaits("r3 has the node", func() bool { return b.fold("run1", b.read("run1")).Nodes["a"].Runner == "r3" }); took > soon {
+			t.Errorf("it took %v", took)
+		}
+		close(release)
+		b.ended("run1")
+	})
+}

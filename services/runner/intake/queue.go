@@ -118,8 +118,18 @@ func (in *Intake) takeNode(ctx context.Context, m jetstream.Msg) {
 		in.cfg.Queue.Ack(ctx, m)
 	})
 	if errors.Is(err, lease.ErrHeld) && ctx.Err() == nil {
-		in.cfg.Queue.Again(ctx, m, in.cfg.Leases.TTL())
+		in.cfg.Queue.Again(ctx, m, in.heldAgain())
 	}
+}
+
+// heldAgain is how long an offer waits whose node another process may act for. A runner that has just begun soon knows which processes are
+// gone, as the others do by then.
+func (in *Intake) heldAgain() time.Duration {
+	ttl := in.cfg.Leases.TTL()
+	if time.Since(in.cfg.Leases.Since()) < 2*ttl {
+		return ttl / 10
+	}
+	return ttl
 }
 
 // takeOffer works on an execution that is offered and has a slot, and calls taken when the log has what the offer is for. It fails with
@@ -159,7 +169,7 @@ func (in *Intake) takeOffers(ctx, hard context.Context) error {
 				}
 			})
 			if err != nil { // the owner would offer again, later and later
-				pull.Sleep(ctx, in.cfg.Leases.TTL())
+				pull.Sleep(ctx, in.heldAgain())
 				in.cfg.Offers.Put(offer)
 			}
 		})
