@@ -619,6 +619,21 @@ func TestBegunByItsJournal(t *testing.T) {
 	})
 }
 
+// What a node needs before it begins, such as its folder and its keeper, doesn't count as its time.
+func TestTimeBeginsWithTheNode(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		h := b.simulatedHome()
+		h.machine.Startup = 3 * time.Second
+		h.machine.Main = func(*keeper.Task) int { <-time.After(time.Second); return 0 }
+		h.startRunner()
+		b.submit("run1", strings.Replace(onceFlow, "./once}", "./once}, policy: {timeoutMs: 2000}", 1))
+		if state, entries := b.ended("run1"); state.Result != wire.FlowStatusComplete {
+			t.Errorf("it ended as %s: %s\n%s", state.Result, state.Error, story(entries))
+		}
+	})
+}
+
 // endClaiming starts a runner of a home, which is told to end when it claims.
 func (b *bench) endClaiming(h home, claims int) {
 	p := b.process("r1", kept{}, h.edit)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/process"
 	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner/internal/tenure"
@@ -43,6 +44,9 @@ func (x *execution) beginNode(ctx context.Context, missing error) ([]*wire.Event
 		noteKept()
 	} else {
 		x.keepPending(ctx)
+	}
+	if x.hold == nil || !x.hold.inherited {
+		x.beginTime(process.Uptime())
 	}
 	switch {
 	case missing != nil:

@@ -119,6 +119,9 @@ func (x *execution) beginTime(since time.Duration) {
 	}
 }
 
+// readyTime is how much longer than its time an execution may take until it begins, with its folder cloned and a snapshot taken of it.
+const readyTime = 10 * time.Minute
+
 // How much of its time limit an execution has at least when a worker comes back to its programs: a part of it, and how long at most.
 const (
 	lateShare = 4
