@@ -874,6 +874,43 @@ func TestVerifyAgainstTheStream(t *testing.T) {
 	})
 }
 
+// A run that is removed while the store is compared with the stream isn't taken for lost.
+func TestRemovedWhileVerified(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		p := newPlant(t)
+		stop := p.record(recorder.Config{})
+		owner := p.claim("r1", wire.RunNode)
+		p.write(owner, &wire.Event{Payload: &wire.FlowStart{FlowName: "f", Definition: mustRaw(t, map[string]any{"name": "f"}), DefinitionHash: "h"}})
+		p.fill(10)
+		p.until(p.write(owner, &wire.Event{Payload: &wire.FlowAborted{Reason: "operator"}}))
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		s := openAt(t, p.path())
+		defer closed(t, s)
+		checkSnapshots(t, p, s) // there is one
+		removed := false
+		s.Checker.Progress = func(part string, _, _ int64) {
+			if part != "stream" || removed {
+				return
+			}
+			removed = true
+			if _, err := s.Retention.Delete(t.Context(), wire.DeleteRequest{Run: "r1", Now: true, Force: true}, 0, time.Now()); err != nil {
+				t.Error(err)
+			}
+			for more, err := true, error(nil); more; {
+				if _, more, err = s.Retention.Remove(t.Context(), time.Now().Add(time.Minute)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		v, err := s.Checker.VerifyAgainst(t.Context(), "", p.log)
+		if err != nil || !removed || len(v.Damages) > 0 {
+			t.Errorf("removed: %t; found %v, %v", removed, v.Damages, err)
+		}
+	})
+}
+
 func TestNewNeedsAFile(t *testing.T) {
 	if _, err := recorder.New(recorder.Config{}, nil, nil); err == nil {
 		t.Error("no error")

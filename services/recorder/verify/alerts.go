@@ -135,6 +135,7 @@ func (v *verifier) compareAlerts(ctx context.Context, run string, log *eventlog.
 		var pos uint64
 		var kept []byte
 		switch err := t.Row(ctx, `SELECT pos, raw FROM alerts WHERE key = ?1`, a.Key).Scan(&pos, &kept); {
+		case errors.Is(err, sql.ErrNoRows) && v.isGone(ctx, a.RunID):
 		case errors.Is(err, sql.ErrNoRows):
 			v.addDamage(Damage{Table: "alerts", Run: a.RunID, Row: a.Key, Problem: "the stream has this alert, the store doesn't"})
 		case err != nil:
