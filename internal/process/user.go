@@ -86,6 +86,28 @@ func (u *User) Own(path string) error {
 	})
 }
 
+// MakeDir makes a folder that the user owns, and those that lead to it, which it doesn't. One that is there stays as it is: a process that
+// dies meanwhile leaves none that isn't the user's.
+func (u *User) MakeDir(dir string) error {
+	if info, err := os.Stat(dir); err == nil && info.IsDir() {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
+		return err
+	}
+	fresh, err := os.MkdirTemp(filepath.Dir(dir), ".new-")
+	if err != nil {
+		return err
+	}
+	if err = u.Own(fresh); err == nil {
+		err = os.Rename(fresh, dir)
+	}
+	if err != nil {
+		return errors.Join(err, os.RemoveAll(fresh))
+	}
+	return nil
+}
+
 // OwnWay gives the user a file that this process has written, and the folders that
 // lead to it from a root.
 func (u *User) OwnWay(root *os.Root, file string) error {

@@ -30,7 +30,7 @@ func TestUserOwns(t *testing.T) {
 	for _, err := range []error{
 		os.WriteFile(secret, nil, 0o600), os.MkdirAll(filepath.Join(given, "a"), 0o700),
 		os.WriteFile(filepath.Join(given, "a", "b"), nil, 0o600), os.Symlink(secret, filepath.Join(given, "link")),
-		u.Own(given),
+		u.Own(given), u.MakeDir(filepath.Join(dir, "deep", "made")), u.MakeDir(dir), // which is there
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -49,6 +49,7 @@ func TestUserOwns(t *testing.T) {
 	}
 	for name, want := range map[string]uint32{
 		"secret": 0, "given": u.UID, "given/a": u.UID, "given/a/b": u.UID, "given/link": u.UID, "way": u.UID, "way/to": u.UID, ".": 0,
+		"deep": 0, "deep/made": u.UID,
 	} {
 		info, err := os.Lstat(filepath.Join(dir, name))
 		if err != nil {
@@ -57,6 +58,12 @@ func TestUserOwns(t *testing.T) {
 		if got := info.Sys().(*syscall.Stat_t).Uid; got != want {
 			t.Errorf("%s is %d's, want %d's", name, got, want)
 		}
+	}
+	if left, err := os.ReadDir(filepath.Join(dir, "deep")); err != nil || len(left) != 1 {
+		t.Errorf("a folder was made, and there are %v (%v)", left, err)
+	}
+	if err := u.MakeDir(secret); err == nil {
+		t.Error("a file is a folder")
 	}
 }
 

@@ -33,15 +33,8 @@ func (f folders) pathOf(run, dir string) string {
 // createFolder makes the folder of a run, see [folders.pathOf].
 func (f folders) createFolder(run, dir string) (string, error) {
 	dir = f.pathOf(run, dir)
-	_, err := os.Stat(dir)
-	fresh := errors.Is(err, fs.ErrNotExist)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := f.user.MakeDir(dir); err != nil {
 		return "", fmt.Errorf("make the workspace: %w", err)
-	}
-	if fresh {
-		if err := f.user.Own(dir); err != nil {
-			return "", fmt.Errorf("make the workspace: %w", err)
-		}
 	}
 	return dir, nil
 }

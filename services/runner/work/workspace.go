@@ -52,28 +52,20 @@ func (x *execution) openWorkdir(ctx context.Context) error {
 	}
 	x.workdir.fresh = true
 	if !isGit {
-		if err := x.awaitRoom(func() error { return os.MkdirAll(dir, 0o700) }); err != nil {
+		if err := x.awaitRoom(func() error { return x.cfg.User.MakeDir(dir) }); err != nil {
 			if x.ctx.Err() != nil || errors.Is(err, errHalted) {
 				return err // the folder isn't at fault
 			}
 			return sandboxError("make the workspace", err)
 		}
-		return x.giveToUser(dir)
+		return nil
 	}
-	err := cloneRepository(ctx, repository, dir)
+	err := cloneRepository(ctx, repository, dir, x.cfg.User)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	if err != nil {
 		return sandboxError("clone "+withoutSecret(repository.URL), err)
-	}
-	return x.giveToUser(dir)
-}
-
-// giveToUser makes the user own a folder that agents and commands work in.
-func (x *execution) giveToUser(dir string) error {
-	if err := x.cfg.User.Own(dir); err != nil {
-		return sandboxError("make the workspace", err)
 	}
 	return nil
 }
@@ -82,9 +74,9 @@ func sandboxError(doing string, err error) error {
 	return &failure{message: fmt.Sprintf("%s: %v", doing, err), kind: errorSandbox}
 }
 
-// cloneRepository makes dir a clone of a repository, or leaves no trace of it: a folder
+// cloneRepository makes dir a clone of a repository that the user owns, or leaves no trace of it: a folder
 // that is there is whole.
-func cloneRepository(ctx context.Context, g flow.Git, dir string) error {
+func cloneRepository(ctx context.Context, g flow.Git, dir string, user *process.User) error {
 	parent := filepath.Dir(dir)
 	if err := os.MkdirAll(parent, 0o700); err != nil {
 		return err
@@ -107,6 +99,9 @@ func cloneRepository(ctx context.Context, g flow.Git, dir string) error {
 		if err := checkoutRef(ctx, tmp, g.Ref); err != nil {
 			return err
 		}
+	}
+	if err := user.Own(tmp); err != nil {
+		return err
 	}
 	return os.Rename(tmp, dir)
 }
