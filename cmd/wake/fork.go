@@ -62,8 +62,8 @@ func (a runVerbs) forkRun(ctx context.Context, ref string, o forkOptions) error 
 	}
 	defer s.close()
 	if o.id != "" {
-		if run, err := s.Find(ctx, o.id); err == nil && run == o.id {
-			return serviceError(codeRunExists, "choose another --id", "run %s exists", o.id)
+		if err := a.checkUnused(ctx, s.conn, o.id); err != nil {
+			return err
 		}
 	}
 	r := client.ForkRequest{At: o.at, NewID: o.id, Message: o.message, By: senderName(), WithoutWorkspace: o.bare}

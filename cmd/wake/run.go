@@ -15,10 +15,12 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/nats-io/nats.go"
 	"github.com/oklog/ulid/v2"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"code.wake.dev/wake/internal/api"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/feed"
 	"code.wake.dev/wake/internal/flow"
@@ -239,6 +241,11 @@ func (a runVerbs) runFlow(ctx context.Context, r wire.RunRequest, o runOptions) 
 		return err
 	}
 	defer log.Conn().Close()
+	if o.id != "" {
+		if err := a.checkUnused(ctx, log.Conn(), o.id); err != nil {
+			return err
+		}
+	}
 	if o.detach {
 		if err := a.submitRun(ctx, log, r); err != nil {
 			return err
@@ -258,6 +265,19 @@ func (a runVerbs) runFlow(ctx context.Context, r wire.RunRequest, o runOptions) 
 		}
 	}
 	return outcomeError(r.RunID, last)
+}
+
+// checkUnused refuses an id for a new run that another run has or had, as the recorder knows it, if it is there: the stream may not have
+// that one's events any more, and of a run that was removed nothing is recorded.
+func (a *app) checkUnused(ctx context.Context, conn *nats.Conn, id string) error {
+	status, err := api.Call[wire.StatusResponse](ctx, conn, a.names, wire.VerbStatus, wire.StatusRequest{Run: id})
+	if err == nil && status.RunID == id {
+		return serviceError(codeRunExists, "choose another --id", "run %s exists", id)
+	}
+	if refused, ok := errors.AsType[*wire.APIError](err); ok && refused.RemovedAt > 0 {
+		return serviceError(codeRunExists, "choose another --id: nothing of this one would be recorded", "%s", refused.Message)
+	}
+	return nil
 }
 
 // submitAndWatch starts a run, shows it until it ends and returns its last event.
