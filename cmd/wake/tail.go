@@ -6,8 +6,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"code.wake.dev/wake/internal/ask"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -63,6 +65,11 @@ func (a viewVerbs) tailEvents(cmd *cobra.Command, args []string, o tailOptions) 
 	if len(args) > 0 {
 		if q.Run, err = a.runID(ctx, log, args[0]); err != nil {
 			return err
+		}
+		if _, there, err := log.Last(ctx, q.Run, wire.RunNode); err != nil {
+			return err
+		} else if !there && q.Run != subjects.NoRun {
+			return serviceError(codeFailed, "wake replay "+ask.ShellWord(q.Run), "the stream has dropped the events of run %s", q.Run)
 		}
 	}
 	if o.fresh || q.Run == "" && o.from == 0 {

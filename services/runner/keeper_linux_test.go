@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/native"
+	"code.wake.dev/wake/internal/agent/native/apitest"
 	"code.wake.dev/wake/internal/ask"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/health"
@@ -628,6 +630,32 @@ func TestTimeBeginsWithTheNode(t *testing.T) {
 		h.machine.Main = func(*keeper.Task) int { <-time.After(time.Second); return 0 }
 		h.startRunner()
 		b.submit("run1", strings.Replace(onceFlow, "./once}", "./once}, policy: {timeoutMs: 2000}", 1))
+		if state, entries := b.ended("run1"); state.Result != wire.FlowStatusComplete {
+			t.Errorf("it ended as %s: %s\n%s", state.Result, state.Error, story(entries))
+		}
+	})
+}
+
+// A native agent without a call at work has nothing that could go on in its keeper: a runner that drains gives it back, and another goes
+// on with it at once.
+func TestDrainedNativeAgent(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		h := b.simulatedHome()
+		shelf, _ := h.openShelf()
+		script := &apitest.Script{Replies: []apitest.Reply{{Hang: true}, apitest.Message(apitest.Text("Done."))}}
+		agents := func(c *runner.Config) {
+			c.Providers = map[string]agent.Provider{"native": &native.Provider{Environ: []string{"ANTHROPIC_API_KEY=k"}, Client: script.Client()}}
+		}
+		r1 := b.process("r1", nil, home{"h1", h.folders, shelf}.edit, agents)
+		b.submit("run1", "name: n\nworkspace: shared\nnodes:\n  - {id: a, type: agent, input: {provider: native, model: m, prompt: x}}\n")
+		b.awaits("the call of the model", func() bool { return len(script.Requests()) == 1 })
+		b.process("r2", nil, agents)
+		<-time.After(lease10s)
+		r1.stop()
+		if took := b.awaits("r2 goes on", func() bool { return len(script.Requests()) == 2 }); took > 2*time.Second {
+			t.Errorf("r2 went on after %v:\n%s", took, story(b.read("run1")))
+		}
 		if state, entries := b.ended("run1"); state.Result != wire.FlowStatusComplete {
 			t.Errorf("it ended as %s: %s\n%s", state.Result, state.Error, story(entries))
 		}

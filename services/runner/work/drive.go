@@ -436,7 +436,7 @@ func (d *drive) storeStart(ctx context.Context, e *wire.Event, p *wire.AgentStar
 
 // interruptAgent has the agent, which was told to, come to a safe point, and ends one
 // that doesn't. When the runner ends, calls that are at work may end first, and an agent
-// that can be left to its keeper is.
+// that can be left to its keeper is, unless all that goes on of it there are calls, and there is none.
 func (d *drive) interruptAgent() {
 	ctx := d.live
 	ending := d.exec.halt.reason == run.CauseShutdown
@@ -448,7 +448,8 @@ func (d *drive) interruptAgent() {
 	if ending {
 		wait = min(interruptGrace, d.exec.cfg.DrainTimeout/4)
 		d.calls.awaitIdle(ctx, d.exec.cfg.DrainTimeout-2*wait)
-		if leaver, ok := d.session.(agent.Leaver); ok && d.exec.hold.canLeave() && ctx.Err() == nil {
+		nothing := d.exec.log.whole && d.calls.isIdle()
+		if leaver, ok := d.session.(agent.Leaver); ok && !nothing && d.exec.hold.canLeave() && ctx.Err() == nil {
 			d.exec.hold.leaveKeeper()
 			leaver.Leave()
 			d.kill(errLeft)

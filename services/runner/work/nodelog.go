@@ -119,7 +119,7 @@ func (l *nodeLog) putEvents(ctx context.Context, last *wire.Event, events []*wir
 	switch {
 	case err == nil && !l.away.IsZero():
 		return l.noteReturn(ctx)
-	case errors.Is(err, eventlog.ErrAmbiguous):
+	case errors.Is(err, eventlog.ErrAmbiguous) && ctx.Err() == nil: // else nothing waits for it any more
 		l.waited += time.Since(start)
 		if l.away.IsZero() {
 			l.away = start

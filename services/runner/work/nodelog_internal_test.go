@@ -1,6 +1,7 @@
 package work
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -57,5 +58,21 @@ func TestPlayedWaitsForNothing(t *testing.T) {
 	s.a.played = true
 	if err := errors.Join(begin(), s.a.beginEvents(t.Context(), &wire.Event{Payload: &wire.NodeStart{NodeType: "agent", Attempt: 1}})); err != nil || s.a.isStored() {
 		t.Errorf("%v; stored: %t", err, s.a.isStored())
+	}
+}
+
+// What its agent doesn't wait for any more, since the runner ends, isn't taken for late.
+func TestEndIsNoFailure(t *testing.T) {
+	s := newSharing(t)
+	s.a.cfg = &Config{Log: s.log, PersistTimeout: time.Minute}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	e := &wire.Event{SessionID: "s", Payload: &wire.AgentStart{Provider: "claude", Prompt: wire.Null}}
+	s.a.stampEvents(e)
+	if err := s.a.putEvents(ended, e, []*wire.Event{e}); err == nil {
+		t.Error("it was stored, though nothing waits for it")
+	}
+	if failed := s.a.storageFailure(); failed != nil {
+		t.Errorf("the log says that storage was away: %+v", failed.Payload)
 	}
 }
