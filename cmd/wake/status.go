@@ -71,6 +71,9 @@ func printStatus(w io.Writer, s wire.StatusResponse) error {
 			callsText(n.ToolsUsed, n.ToolErrors), n.OpenTool, numberText(n.Alerts), n.SessionID, activity)
 	}
 	p.printTable(t)
+	if s.Omitted > 0 {
+		p.printLine("… %d more nodes, those that are complete first: --node NODE shows one with its items", s.Omitted)
+	}
 	return p.err
 }
 

@@ -27,6 +27,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"strings"
@@ -90,6 +91,11 @@ func Start(c Config) (*Process, error) {
 	p.cmd.Env = Marked(c.Env, p.mark)
 	p.cmd.SysProcAttr = startAttributes()
 	started, err := p.startWithPipes(c)
+	if errors.Is(err, fs.ErrNotExist) && c.Dir != "" { // which of both isn't there, the system doesn't say
+		if _, missing := os.Stat(c.Dir); missing != nil {
+			return nil, fmt.Errorf("process: start %s in its folder: %w", c.Argv[0], missing)
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("process: start %s: %w", c.Argv[0], err)
 	}

@@ -303,6 +303,11 @@ func TestStartFails(t *testing.T) {
 	if !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("error %v, want not exist", err)
 	}
+	// The system says of a folder that isn't there that the program isn't.
+	_, err = process.Start(process.Config{Argv: []string{"/bin/sh"}, Dir: "/nonexistent/folder"})
+	if err == nil || !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "/nonexistent/folder") {
+		t.Errorf("error %v, want that of its folder", err)
+	}
 }
 
 func TestWaitEndsWithContext(t *testing.T) {
