@@ -196,7 +196,7 @@ func (s *attached) readDiffs(ctx context.Context, log *feed.Reader, run string, 
 
 // followOn follows a run from behind a position. One that had ended by then has nothing to follow.
 func (s *attached) followOn(ctx context.Context, log *feed.Reader, run string, pos uint64, status wire.RunStatus) (*wire.Event, error) {
-	if status == wire.RunComplete || status == wire.RunAborted {
+	if status.Ended() {
 		return nil, nil // it has ended, and what came of it is on the screen
 	}
 	return s.app.followRun(ctx, log, eventlog.Query{Run: run, From: pos + 1}, func(e eventlog.Entry) error {

@@ -307,7 +307,7 @@ func (m *attachment) liveLines() []string {
 // openCalls lists the calls at work, the oldest first. Of a run that has ended there are none: how they end may come behind its end.
 func (m *attachment) openCalls() []wire.ToolCall {
 	var calls []wire.ToolCall
-	if m.state.Status == wire.RunComplete || m.state.Status == wire.RunAborted {
+	if m.state.Status.Ended() {
 		return nil
 	}
 	for _, c := range m.state.Tools {

@@ -208,7 +208,7 @@ func Find(ctx context.Context, log eventlog.Reader, runID, at string) (Point, *w
 		return Point{}, nil, err
 	case s == nil:
 		s, err = State(ctx, log, p)
-	case hasEnded(s):
+	case s.Status.Ended():
 		err = endedError(runID, s)
 	}
 	return p, s, err
@@ -284,7 +284,7 @@ func resolvePoint(ctx context.Context, log eventlog.Reader, runID, at string) (P
 		return Point{}, nil, &wire.APIError{
 			Code: wire.CodeNotResumable, Message: fmt.Sprintf("run %s was recorded, not executed: it has no flow that could go on", runID),
 		}
-	case at == "" && !hasEnded(present):
+	case at == "" && !present.Status.Ended():
 		return Point{Run: runID, Position: present.Position.Seq, Time: present.UpdatedAt}, present, nil
 	case at == "":
 		return lastOf(ctx, log, present)
@@ -332,7 +332,7 @@ func findAutomatic(ctx context.Context, log eventlog.Reader, present *wire.State
 // agents may have finished a call after that.
 func lastOf(ctx context.Context, log eventlog.Reader, present *wire.State) (last Point, behind *wire.State, err error) {
 	_, err = walkForkPoints(ctx, log, present.RunID, 0, func(p Point, s *wire.State) bool {
-		if !hasEnded(s) && (p.Kind == wire.CheckpointSFP || p.Kind == Node && last.Kind != wire.CheckpointSFP && isAtWork(s)) {
+		if !s.Status.Ended() && (p.Kind == wire.CheckpointSFP || p.Kind == Node && last.Kind != wire.CheckpointSFP && isAtWork(s)) {
 			last = p
 		}
 		return true // a run that had failed may have gone on
@@ -367,8 +367,6 @@ func missingPoint(runID, at string) error {
 		Code: wire.CodeNotFound, Message: fmt.Sprintf("run %s has no fork point %q", runID, at), Hint: "wake bookmarks " + runID,
 	}
 }
-
-func hasEnded(s *wire.State) bool { return s.Status == wire.RunComplete || s.Status == wire.RunAborted }
 
 func isAtWork(s *wire.State) bool {
 	for _, n := range s.Nodes {
@@ -436,7 +434,7 @@ func State(ctx context.Context, log eventlog.Reader, p Point) (*wire.State, erro
 			Code: wire.CodeNotFound, Message: fmt.Sprintf("the log has no state of run %s at position %d", p.Run, p.Position),
 			Hint: "wake bookmarks " + p.Run,
 		}
-	case hasEnded(s):
+	case s.Status.Ended():
 		return nil, endedError(p.Run, s)
 	}
 	return s, nil

@@ -313,7 +313,7 @@ func (t *tracer) addFlowEvent(e *wire.Event) {
 	case *wire.NodeError:
 		t.endNode(e, p)
 	case *wire.NodeCancelled:
-		t.endNode(e, &wire.NodeError{ErrorType: "cancelled", Error: p.Reason})
+		t.endNode(e, &wire.NodeError{ErrorType: wire.ErrorCancelled, Error: p.Reason})
 	}
 }
 

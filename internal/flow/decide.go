@@ -138,7 +138,7 @@ func (p *planner) endOnFailure() bool {
 		return true
 	}
 	for _, id := range p.lostNodes() {
-		if n := p.s.Nodes[id]; n.ErrorType != errorCancelled {
+		if n := p.s.Nodes[id]; n.ErrorType != wire.ErrorCancelled {
 			p.failRun(id, "node %s: %s", id, n.Error)
 			return true
 		}

@@ -113,7 +113,7 @@ func patchesOf(input wire.Raw) []wire.Patch {
 func (p *planner) executeAsk(id string, n wire.NodeState) bool {
 	if n.PromptID == "" && n.Answer == nil {
 		if err := schema.Check(n.Input.Get("schema")); err != nil {
-			p.emit(n.Exec, &wire.NodeError{Target: id, Error: "schema: " + err.Error(), ErrorType: errorInput})
+			p.emit(n.Exec, &wire.NodeError{Target: id, Error: "schema: " + err.Error(), ErrorType: wire.ErrorInput})
 			return true
 		}
 		p.requestInput(id, n, nil)

@@ -35,7 +35,7 @@ func (p *planner) advanceItems(v *vertex) {
 	switch {
 	case len(values) != n.Count:
 		p.emit(n.Exec, &wire.NodeError{
-			Target: v.ID, Error: "the list of the forEach is missing", ErrorType: errorInput,
+			Target: v.ID, Error: "the list of the forEach is missing", ErrorType: wire.ErrorInput,
 		})
 		return
 	case n.Started < n.Scheduled: // there are no items that would run

@@ -88,7 +88,7 @@ func (p *planner) isLost(id string) bool {
 	if v == nil || p.s.NodeStatus[id] != wire.NodeFailed || p.willRetry(v, id) {
 		return false
 	}
-	return !v.continuesOnError() || p.s.Nodes[id].ErrorType == errorCancelled
+	return !v.continuesOnError() || p.s.Nodes[id].ErrorType == wire.ErrorCancelled
 }
 
 // lostNodes are those that have failed for good, in a fixed order.
@@ -186,13 +186,6 @@ type Stop struct {
 	Abort bool // or else the run pauses
 }
 
-// errorInput and errorCancelled are the error types of an execution with an input
-// that could not be resolved and of a withdrawn one; see [run.Apply].
-const (
-	errorInput     = "input"
-	errorCancelled = "cancelled"
-)
-
 // item is one of the list that a node runs for.
 type item struct {
 	name  string // in expressions
@@ -223,7 +216,7 @@ func (p *planner) willRetry(v *vertex, id string) bool {
 	if v.Policy == nil || v.Policy.Retry == nil {
 		return false
 	}
-	return n.ErrorType != errorInput && n.ErrorType != errorCancelled && !run.Interrupted(p.s, id) && n.Attempt < v.Policy.Retry.MaxAttempts &&
+	return n.ErrorType != wire.ErrorInput && n.ErrorType != wire.ErrorCancelled && !run.Interrupted(p.s, id) && n.Attempt < v.Policy.Retry.MaxAttempts &&
 		!slices.Contains(v.Policy.Retry.Except, n.ErrorType)
 }
 

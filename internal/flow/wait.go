@@ -59,7 +59,7 @@ func (p *planner) executeWait(v *vertex, id string, n wire.NodeState) bool {
 	case n.Due == 0:
 		due, err := dueTime(v.Type, n.Input, n.StartedAt)
 		if err != nil {
-			p.emit(n.Exec, &wire.NodeError{Target: id, Error: waitProblem(v.Type, err).Error(), ErrorType: errorInput})
+			p.emit(n.Exec, &wire.NodeError{Target: id, Error: waitProblem(v.Type, err).Error(), ErrorType: wire.ErrorInput})
 			return true
 		}
 		p.emit(n.Exec, &wire.NodeWaiting{Target: id, Until: due, Reason: string(v.Type)})

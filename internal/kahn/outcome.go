@@ -33,7 +33,7 @@ func endingOf(errorType string) ending {
 	switch errorType {
 	case wire.ErrorMaxTurns, wire.ErrorMaxBudget:
 		return ending{limited, errorType}
-	case wire.ErrorTimeout, wire.ErrorProcessDied, wire.ErrorInterrupted, wire.ErrorSessionNotFound, "cancelled":
+	case wire.ErrorTimeout, wire.ErrorProcessDied, wire.ErrorInterrupted, wire.ErrorSessionNotFound, wire.ErrorCancelled:
 		return ending{external, errorType}
 	case "":
 		return ending{failing, wire.ErrorExecution}

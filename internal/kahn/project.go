@@ -166,7 +166,7 @@ func (p *Projector) handleOwnerEvent(e *wire.Event) {
 		p.emitAudit(nil, e, b)
 	case *wire.NodeCancelled:
 		if a := p.agents[agentKey{b.Target, ""}]; a != nil && a.exec == e.ExecID {
-			p.endAgent(a, e, ending{kind: external, cause: "cancelled"})
+			p.endAgent(a, e, ending{kind: external, cause: wire.ErrorCancelled})
 		}
 	case *wire.FlowComplete, *wire.FlowAborted:
 		for _, a := range p.order {

@@ -7,13 +7,6 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// errorInput is the error type of an execution with an input that could not be
-// resolved, errorCancelled that of a withdrawn one.
-const (
-	errorInput     = "input"
-	errorCancelled = "cancelled"
-)
-
 // idleTarget is the node that a decision is about, which has no execution under way and isn't done.
 func (f *fold) idleTarget(target string) (id string, n wire.NodeState, err error) {
 	if err = f.checkDecision(); err == nil {
@@ -61,7 +54,7 @@ func (f *fold) nodeScheduled(p *wire.NodeScheduled) error {
 	f.s.Nodes[id] = n
 	switch problem := f.errorText(p.Error); {
 	case problem != "":
-		f.endExecution(id, n, wire.NodeFailed, errorInput, problem)
+		f.endExecution(id, n, wire.NodeFailed, wire.ErrorInput, problem)
 		f.s.Outputs[id] = failureOutput(problem)
 	case p.Index == nil && p.Count > 0:
 		f.beginExecution(id, n)
@@ -128,7 +121,7 @@ func (f *fold) nodeCancelled(p *wire.NodeCancelled) error {
 		return err
 	}
 	if current && n.Open() {
-		f.endExecution(id, n, wire.NodeFailed, errorCancelled, p.Reason)
+		f.endExecution(id, n, wire.NodeFailed, wire.ErrorCancelled, p.Reason)
 	}
 	return nil
 }
@@ -234,7 +227,7 @@ func (f *fold) openExecution(target string) (id string, n wire.NodeState, open b
 // checkLate judges an event about an execution that is over: it is in order if the
 // owner withdrew or replaced the execution while the worker was writing.
 func (f *fold) checkLate(n wire.NodeState, current bool) error {
-	if current && n.ErrorType != errorCancelled && f.s.Imported == "" {
+	if current && n.ErrorType != wire.ErrorCancelled && f.s.Imported == "" {
 		return f.illegalEvent("%s has ended", n.Exec)
 	}
 	return nil
@@ -342,7 +335,7 @@ func (f *fold) withItems(nodes []string) []string {
 func (f *fold) pendingAgain(id string) {
 	if n, ok := f.s.Nodes[id]; ok {
 		n.Skipped, n.Reason, n.Error, n.Due = false, "", "", 0
-		if n.ErrorType != errorCancelled {
+		if n.ErrorType != wire.ErrorCancelled {
 			n.ErrorType = ""
 		}
 		n.Index, n.Count, n.Item, n.Resume = nil, 0, nil, nil

@@ -140,7 +140,7 @@ func (c Config) checkStored(s *wire.State, o ResumeOptions) error {
 	if !hasFlow(s) {
 		return &wire.APIError{Code: wire.CodeCorruptedData, Message: fmt.Sprintf("run %s is stored without a flow that can be read", s.RunID)}
 	}
-	if hasEnded(s) && (len(o.Rerun) == 0 || !run.Failed(s)) {
+	if s.Status.Ended() && (len(o.Rerun) == 0 || !run.Failed(s)) {
 		return &wire.APIError{
 			Code: wire.CodeNotResumable, Message: fmt.Sprintf("run %s is %s", s.RunID, s.Status), Hint: "fork it at an earlier point",
 		}
@@ -368,7 +368,7 @@ func (a *Agent) Wait(ctx context.Context) (*wire.State, error) {
 	if err != nil {
 		return nil, err
 	}
-	if hasEnded(s) {
+	if s.Status.Ended() {
 		on, err := eventlog.GoesOn(ctx, a.client.reader, a.ID, a.from-1, s.Nodes[wire.RunNode].Epoch)
 		if err != nil || !on {
 			return s, err
@@ -389,8 +389,6 @@ func (a *Agent) Wait(ctx context.Context) (*wire.State, error) {
 	}
 	return a.client.State(ctx, a.ID)
 }
-
-func hasEnded(s *wire.State) bool { return s.Status == wire.RunComplete || s.Status == wire.RunAborted }
 
 // tellWaiting tells once of the calls that waited for a decision when the Agent was made and do so still: nothing
 // that comes says so again.

@@ -115,6 +115,8 @@ const (
 	ErrorNoFixture     = "no_fixture"
 	ErrorNoProvider    = "unknown_provider" // the runner has no such agent
 	ErrorMissingResult = "missing_result"
+	ErrorInput         = "input"     // of an execution whose input could not be resolved
+	ErrorCancelled     = "cancelled" // of one that was withdrawn
 
 	// A warning: what a former version of the runner has left of an agent that goes on can't be read.
 	ErrorJournalUnreadable = "journal_unreadable"

@@ -19,6 +19,9 @@ const (
 	RunComplete RunStatus = "complete"
 )
 
+// Ended reports whether a run in this status has come to its end.
+func (s RunStatus) Ended() bool { return s == RunComplete || s == RunAborted }
+
 // NodeStatus is the status of a node.
 type NodeStatus string
 

@@ -49,7 +49,7 @@ func (s builds) detect(in input) (builds, []finding) {
 	case *wire.NodeComplete:
 		s, found = s.endNode(in, p.Output, "")
 	case *wire.NodeError:
-		if p.ErrorType == "cancelled" || p.ErrorType == wire.ErrorInterrupted {
+		if p.ErrorType == wire.ErrorCancelled || p.ErrorType == wire.ErrorInterrupted {
 			s.Exec = withoutKey(s.Exec, e.Node())
 		}
 		s, found = s.endNode(in, p.Output, p.Error)

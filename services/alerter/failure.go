@@ -118,7 +118,7 @@ func (s failures) nodeError(in input, p *wire.NodeError) (failures, []finding) {
 	if p.ErrorType == wire.ErrorInterrupted || p.ErrorType == wire.ErrorSessionNotFound {
 		return s, nil // the run pauses, and that is told
 	}
-	if told || p.ErrorType == "cancelled" || policy.Continue || attempt < policy.MaxAttempts {
+	if told || p.ErrorType == wire.ErrorCancelled || policy.Continue || attempt < policy.MaxAttempts {
 		return s, nil
 	}
 	s.Node = node

@@ -110,7 +110,7 @@ func (s *Snapshotter) New(runID string) *stateValue { return &stateValue{state: 
 
 // Ended implements [projection.Projector].
 func (s *Snapshotter) Ended(v *stateValue) bool {
-	return v.state.Status == wire.RunComplete || v.state.Status == wire.RunAborted
+	return v.state.Status.Ended()
 }
 
 // Load implements [projection.Projector].

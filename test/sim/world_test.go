@@ -236,7 +236,7 @@ func (w *world) calm() {
 		}
 		for id, s := range states {
 			events += s.EventCount
-			if id == wire.NoRun || s.Status == wire.RunComplete || s.Status == wire.RunAborted {
+			if id == wire.NoRun || s.Status.Ended() {
 				continue
 			}
 			open++

@@ -33,7 +33,7 @@ func (f *folds) countPassed(id int64, events int) bool {
 // keepState makes room: runs that are over go first.
 func (f *folds) keepState(id int64, v *runFold) {
 	if len(f.byRun) >= maxFolds {
-		maps.DeleteFunc(f.byRun, func(_ int64, v *runFold) bool { return states.Ended(v.state) })
+		maps.DeleteFunc(f.byRun, func(_ int64, v *runFold) bool { return v.state.Status.Ended() })
 	}
 	if len(f.byRun) >= maxFolds {
 		f.dropAll()
@@ -113,7 +113,7 @@ func (w *writer) keepFold(r *runRow) error {
 			return err
 		}
 		w.x.folds.keepState(r.ID, f)
-	case f == nil, !far && f.state.EventCount < f.saved+foldEvery && (!r.changed || !states.Ended(f.state)):
+	case f == nil, !far && f.state.EventCount < f.saved+foldEvery && (!r.changed || !f.state.Status.Ended()):
 		return nil
 	}
 	r.state = f.state

@@ -9,7 +9,6 @@ import (
 
 	"code.wake.dev/wake/internal/chain"
 	"code.wake.dev/wake/services/recorder/archive"
-	"code.wake.dev/wake/services/recorder/internal/states"
 	"code.wake.dev/wake/services/recorder/internal/table"
 )
 
@@ -24,7 +23,7 @@ const (
 
 // writeEvents writes the batch's events of a run.
 func (w *writer) writeEvents(r *runRow) error {
-	over := r.changed && states.Ended(r.state)
+	over := r.changed && r.state.Status.Ended()
 	if w.x.scratch || len(r.fresh) == 0 && (!over || r.TailEvents == 0) {
 		return nil
 	}

@@ -171,7 +171,7 @@ func (a *Answers) readLive(ctx context.Context, id string) (*liveRun, error) {
 		if err != nil {
 			return nil, err
 		}
-		if r.figure, err = figureOf(ctx, t, found, stateOf); err != nil || states.Ended(r.state) {
+		if r.figure, err = figureOf(ctx, t, found, stateOf); err != nil || r.state.Status.Ended() {
 			return nil, err
 		}
 		return r, r.readLines(ctx, t, found.ID, a.live.lines)
@@ -262,7 +262,7 @@ func (v *live) take(incarnation string, list []Change) {
 			continue
 		}
 		r.applyChange(c, wire.Position{Incarnation: incarnation, Seq: c.Pos})
-		if c.Hid || states.Ended(r.state) {
+		if c.Hid || r.state.Status.Ended() {
 			delete(v.byRun, c.Run.RunID)
 		} else {
 			r.trimLines(v.lines)

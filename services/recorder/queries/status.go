@@ -16,7 +16,6 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder/archive"
 	"code.wake.dev/wake/services/recorder/internal/request"
-	"code.wake.dev/wake/services/recorder/internal/states"
 	"code.wake.dev/wake/services/recorder/internal/table"
 )
 
@@ -256,7 +255,7 @@ func stateOfNode(id string, s *wire.State, waits bool) string {
 		return stateIdle
 	}
 	switch {
-	case states.Ended(s):
+	case s.Status.Ended():
 		return stateAborted // no worker goes on with it
 	case n.Reason == "paused", s.Status == wire.RunPaused && s.Reason != wire.PauseIdle:
 		return statePaused
@@ -272,7 +271,7 @@ func stateOfNode(id string, s *wire.State, waits bool) string {
 
 // waitsForLimit reports whether a node is tried again when a limit of its model is over.
 func waitsForLimit(id string, s *wire.State) bool {
-	return s.NodeStatus[id] == wire.NodeFailed && s.Nodes[id].Due != 0 && !states.Ended(s)
+	return s.NodeStatus[id] == wire.NodeFailed && s.Nodes[id].Due != 0 && !s.Status.Ended()
 }
 
 func nodeStatus(n *table.Node, s *wire.State, now int64, waits bool) wire.AgentStatus {

@@ -12,7 +12,6 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder/archive"
 	"code.wake.dev/wake/services/recorder/internal/request"
-	"code.wake.dev/wake/services/recorder/internal/states"
 )
 
 // Bounds of a picture.
@@ -100,7 +99,7 @@ type markKey struct {
 
 func drawPicture(ctx context.Context, t *archive.Tx, of request.Target, q wire.TimelineRequest, f figure, k *course, most int, now int64) (*picture, error) {
 	p := &picture{of: of, px: int64(q.Px), lanes: map[laneKey]*wire.TimelineLane{}, marks: map[markKey]int{}}
-	p.RunID, p.Position, p.Open = of.Run, f.position.Seq, !states.Ended(f.state)
+	p.RunID, p.Position, p.Open = of.Run, f.position.Seq, !f.state.Status.Ended()
 	if err := t.Row(ctx, `SELECT started_at, last_at FROM runs WHERE id = ?1`, of.ID).Scan(&p.First, &p.Last); err != nil {
 		return nil, err
 	}

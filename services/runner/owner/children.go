@@ -63,11 +63,11 @@ type childInput struct {
 func (c *children) updateChildren(ctx context.Context) error {
 	s := c.owner.view.State()
 	for exec, kid := range c.kids {
-		if n := s.Nodes[nodeOf(exec)]; n.Exec != exec || !n.Open() || view.Ended(s.Status) {
+		if n := s.Nodes[nodeOf(exec)]; n.Exec != exec || !n.Open() || s.Status.Ended() {
 			c.leaveChild(ctx, exec, kid, n)
 		}
 	}
-	if view.Ended(s.Status) {
+	if s.Status.Ended() {
 		return c.updateCalled(ctx)
 	}
 	var ends []*wire.Event
@@ -100,7 +100,7 @@ func (c *children) leaveChild(ctx context.Context, exec string, kid *childRun, n
 	if !kid.ended && (n.Exec != exec || n.Open() || isWithdrawn(n)) {
 		kid.told = kid.told || c.withdrawChild(ctx, kid.run)
 		kid.over = kid.over || !c.isActive(kid.run) || slices.ContainsFunc(kid.sub.Take(), endsRun)
-		if !view.Ended(c.owner.view.State().Status) && (!kid.told || !kid.over || !c.isStill(ctx, kid.run)) {
+		if !c.owner.view.State().Status.Ended() && (!kid.told || !kid.over || !c.isStill(ctx, kid.run)) {
 			return
 		}
 	}
@@ -143,7 +143,7 @@ func (c *children) isStill(ctx context.Context, id string) bool {
 
 // isWithdrawn reports whether an execution that is over was ended by its run's owner, and not by what it has come to.
 func isWithdrawn(n wire.NodeState) bool {
-	return n.ErrorType == "cancelled" || n.ErrorType == wire.ErrorTimeout
+	return n.ErrorType == wire.ErrorCancelled || n.ErrorType == wire.ErrorTimeout
 }
 
 func nodeOf(exec string) string {
@@ -232,7 +232,7 @@ func (c *children) takeUp(ctx context.Context) error {
 			c.subscribeChild(n.Exec, id)
 		}
 	}
-	if len(c.kids) == 0 || view.Ended(s.Status) {
+	if len(c.kids) == 0 || s.Status.Ended() {
 		return nil
 	}
 	return c.updateChildren(ctx)
@@ -264,7 +264,7 @@ func (c *children) followChild(ctx context.Context, node string, kid *childRun) 
 		return nil, err
 	}
 	v.Close()
-	if !view.Ended(v.State().Status) {
+	if !v.State().Status.Ended() {
 		if !kid.seen {
 			if kid.paused, err = c.pausedBy(ctx, v.State()); err != nil {
 				return nil, err
@@ -294,7 +294,7 @@ func (c *children) isActive(id string) bool {
 func (c *children) tellChild(ctx context.Context, kid *childRun) {
 	s := c.owner.view.State()
 	switch {
-	case view.Ended(s.Status):
+	case s.Status.Ended():
 	case view.Interrupts(s) != "" && kid.paused != s.PausedAt:
 		if c.sendCommand(ctx, wire.Command{Type: "pause", ID: pauseID(s.PausedAt), RunID: kid.run, Reason: "the parent run is paused"}) {
 			kid.paused = s.PausedAt
@@ -424,7 +424,7 @@ func (c *children) abortLeft(ctx context.Context) error {
 				left = append(left, exec)
 			}
 		}
-		if n.Open() && view.Ended(s.Status) || !n.Open() && isWithdrawn(n) {
+		if n.Open() && s.Status.Ended() || !n.Open() && isWithdrawn(n) {
 			left = append(left, n.Exec)
 		}
 		for _, exec := range left {
@@ -475,7 +475,7 @@ func callsRun(s *wire.State, c wire.ToolCall) bool {
 // isAwaited reports whether an agent of the run waits for a call, by its key.
 func isAwaited(s *wire.State, key string) bool {
 	_, open := s.Tools[key]
-	return open && !view.Ended(s.Status)
+	return open && !s.Status.Ended()
 }
 
 // updateCalled tells the runs that agents wait for whether the run is paused, and ends those
@@ -484,7 +484,7 @@ func (c *children) updateCalled(ctx context.Context) error {
 	s := c.owner.view.State()
 	for key, call := range s.Tools {
 		id := child.CallID(c.owner.runID, call.Exec, call.CallID)
-		if !callsRun(s, call) || view.Ended(s.Status) || !c.isActive(id) {
+		if !callsRun(s, call) || s.Status.Ended() || !c.isActive(id) {
 			continue
 		}
 		kid := c.called[key]
@@ -529,7 +529,7 @@ func (c *children) endLeftCalled(ctx context.Context) error {
 	s := c.owner.view.State()
 	left := map[string]bool{}
 	for _, call := range s.Tools { // the request for one may be on its way
-		if view.Ended(s.Status) && callsRun(s, call) {
+		if s.Status.Ended() && callsRun(s, call) {
 			left[child.CallID(c.owner.runID, call.Exec, call.CallID)] = true
 		}
 	}

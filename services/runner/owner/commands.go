@@ -10,7 +10,6 @@ import (
 	"code.wake.dev/wake/internal/tracing"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner/internal/command"
-	"code.wake.dev/wake/services/runner/internal/view"
 )
 
 // waitingCommands returns the commands to the run that wait for its owner. From here on
@@ -117,7 +116,7 @@ func (o *owner) answerCommand(ctx context.Context, e eventlog.Entry) ([]*wire.Ev
 // isAsked reports whether a command waits for an answer of a run that has ended.
 func (o *owner) isAsked(ctx context.Context) (bool, error) {
 	s := o.view.State()
-	if !view.Ended(s.Status) || s.Imported != "" {
+	if !s.Status.Ended() || s.Imported != "" {
 		return false, nil
 	}
 	waiting, err := o.cfg.Commands.Read(ctx, o.runID, s.CommandPos)
@@ -153,7 +152,7 @@ func (o *owner) answerEnded(ctx context.Context) (over bool, err error) {
 	if err := o.view.Wait(ctx, o.written); err != nil {
 		return false, err
 	}
-	if view.Ended(o.view.State().Status) {
+	if o.view.State().Status.Ended() {
 		return true, o.finishRun(ctx)
 	}
 	o.cfg.Logger.Info("run goes on that had failed", "run", o.runID)

@@ -319,7 +319,7 @@ func (j *judge) judgeBookmark(ctx context.Context) ([]*wire.Event, error) {
 		return nil, err
 	}
 	point, mark := pointName(j.state.ForkPoints), &wire.Checkpoint{Kind: wire.CheckpointLabelled}
-	if j.cmd.At != "" || view.Ended(j.state.Status) {
+	if j.cmd.At != "" || j.state.Status.Ended() {
 		var err error
 		if point, mark.AtPos, err = j.forks.findPoint(ctx, j.state.RunID, j.cmd.At); err != nil {
 			return nil, err

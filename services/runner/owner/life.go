@@ -266,7 +266,7 @@ func (o *owner) goOn(ctx context.Context) (ended bool, err error) {
 	switch s := o.view.State(); {
 	case s.Imported != "":
 		return true, o.finishRun(ctx)
-	case view.Ended(s.Status):
+	case s.Status.Ended():
 		return o.answerEnded(ctx)
 	case s.Status == wire.RunIdle:
 		return false, o.startRun(ctx)

@@ -10,7 +10,6 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner/internal/command"
 	"code.wake.dev/wake/services/runner/internal/tenure"
-	"code.wake.dev/wake/services/runner/internal/view"
 )
 
 // folderAttempts is how many owners may try to make the folder of a new run. The
@@ -85,7 +84,7 @@ func (o *owner) nodePool(n wire.NodeState) string {
 // then goes on here with the last snapshot of the folder; without one it is paused, until
 // that runner is back. Where the folder is that of the run's parent, it goes where that goes.
 func (o *owner) keepFolder(ctx context.Context) error {
-	if !o.isBound() || view.Ended(o.view.State().Status) {
+	if !o.isBound() || o.view.State().Status.Ended() {
 		return nil
 	}
 	if holder, moved := o.parentPlace(); holder != "" && (holder != o.folder.holder || moved != "" && moved != o.view.State().Workspace) {

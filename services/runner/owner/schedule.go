@@ -9,7 +9,6 @@ import (
 	"code.wake.dev/wake/internal/flow"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner/internal/tenure"
-	"code.wake.dev/wake/services/runner/internal/view"
 )
 
 // beginSchedule has the owner called whenever something happens.
@@ -76,14 +75,14 @@ func (o *owner) scheduleRun(ctx context.Context) error {
 		if err := o.passTrial(ctx); err != nil {
 			return err
 		}
-		if view.Ended(o.view.State().Status) {
+		if o.view.State().Status.Ended() {
 			if err := o.obeyAll(ctx, o.commands.Take()); err != nil {
 				return err
 			}
 			if err := o.view.Wait(ctx, o.written); err != nil {
 				return err
 			}
-			if view.Ended(o.view.State().Status) {
+			if o.view.State().Status.Ended() {
 				return o.finishRun(ctx)
 			}
 			o.wake = time.Now() // one of them lets it go on
@@ -165,7 +164,7 @@ func (o *owner) runStep(ctx context.Context, kids *children) (wake int64, err er
 	if err := kids.updateChildren(ctx); err != nil {
 		return 0, err
 	}
-	if view.Ended(o.view.State().Status) {
+	if o.view.State().Status.Ended() {
 		return 0, nil
 	}
 	if err := o.judgeSuspects(ctx); err != nil {

@@ -81,7 +81,7 @@ func (ps parts) awaitPart(ctx context.Context, call string, ask func() (wire.Run
 			return p, nil, err
 		}
 	}
-	for !view.Ended(v.State().Status) {
+	for !v.State().Status.Ended() {
 		select {
 		case <-v.More():
 		case <-ctx.Done():

@@ -7,7 +7,6 @@ import (
 	"code.wake.dev/wake/internal/flow"
 	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/pkg/wire"
-	"code.wake.dev/wake/services/runner/internal/view"
 )
 
 // What a former process of this runner has left to its keeper may have been ended meanwhile by the owner of the run: the run's time is
@@ -21,7 +20,7 @@ func (c *Config) isLeftOver(s *wire.State, node, exec string) bool {
 // isOver reports whether an execution, the last of its node, was ended, by itself or with its run.
 func isOver(s *wire.State, node, exec string) bool {
 	n := s.Nodes[node]
-	return n.Exec == exec && (view.Ended(s.Status) || !n.Open())
+	return n.Exec == exec && (s.Status.Ended() || !n.Open())
 }
 
 // wasLeft reports whether a former process of this runner has begun the node's last execution, and hasn't given it back.

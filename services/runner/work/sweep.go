@@ -7,7 +7,6 @@ import (
 	"code.wake.dev/wake/internal/keeper"
 	"code.wake.dev/wake/internal/pull"
 	"code.wake.dev/wake/pkg/wire"
-	"code.wake.dev/wake/services/runner/internal/view"
 )
 
 // Sweep ends the keepers that no worker of this runner comes back to: their execution is over, or another runner has
@@ -68,7 +67,7 @@ func (ws *Workers) Left(ctx context.Context) ([]wire.NodeOffer, error) {
 // away has ended without an end of its executions.
 func (ws *Workers) isOurs(s *wire.State, l keeper.Label) bool {
 	n, found := s.Nodes[l.Node]
-	return found && !view.Ended(s.Status) && n.Exec == l.Exec && n.Open() && n.Runner == ws.cfg.ID
+	return found && !s.Status.Ended() && n.Exec == l.Exec && n.Open() && n.Runner == ws.cfg.ID
 }
 
 // sweepKeeper ends a keeper that its execution needs no more.

@@ -199,7 +199,7 @@ func (w *watch) hasGotOn() bool { return w.view.State().Nodes[w.offer.NodeID].Tr
 func (w *watch) stillWanted() bool {
 	s := w.view.State()
 	n := s.Nodes[w.offer.NodeID]
-	return !view.Ended(s.Status) && n.Exec == w.offer.ExecID && n.Open()
+	return !s.Status.Ended() && n.Exec == w.offer.ExecID && n.Open()
 }
 
 // nextMessage returns the next message to this execution that has not been passed on,

@@ -22,9 +22,6 @@ func Apply(s *wire.State, pos wire.Position, e, whole *wire.Event) error {
 	return run.Apply(s, pos, e)
 }
 
-// Ended reports whether a run is over.
-func Ended(s *wire.State) bool { return s.Status == wire.RunComplete || s.Status == wire.RunAborted }
-
 // View is the state of a run as of a position, which may be beyond the state's own:
 // what agents say changes no state.
 type View struct {

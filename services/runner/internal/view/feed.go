@@ -8,10 +8,6 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// foldedKinds are the kinds that the fold needs; text and deltas don't change the
-// state of a run.
-var foldedKinds = []wire.Kind{wire.KindFlow, wire.KindAgent, wire.KindTool}
-
 // Feed hands the messages of a stream to the subscriptions of their run. A runner
 // process has one for events and one for commands: a consumer per run would
 // exceed the stream's limit of consumers and slow down its ingest.

@@ -37,7 +37,7 @@ func (r *Runs) Definition(raw wire.Raw) (*flow.Definition, error) { return r.flo
 // Follow feeds the events of all runs from a position on, which it moves, until ctx ends.
 // Behind it, note is called with each.
 func (r *Runs) Follow(ctx context.Context, from *uint64, note func(eventlog.Entry)) error {
-	for e, err := range r.log.Follow(ctx, eventlog.Query{Kinds: foldedKinds, From: *from}) {
+	for e, err := range r.log.Follow(ctx, eventlog.Query{Kinds: snapshot.Kinds, From: *from}) {
 		if err != nil {
 			return err
 		}
@@ -297,10 +297,7 @@ func (r *Runs) Uncancelled(ctx context.Context, runID, node string, at uint64) (
 }
 
 // Over reports whether a run needs no owner any more.
-func Over(s *wire.State) bool { return Ended(s.Status) || s.Imported != "" }
-
-// Ended reports whether a run has come to its end.
-func Ended(s wire.RunStatus) bool { return s == wire.RunComplete || s == wire.RunAborted }
+func Over(s *wire.State) bool { return s.Status.Ended() || s.Imported != "" }
 
 // Interrupts returns why agents at work are to be interrupted, "" if they may go
 // on: the run isn't paused, or for something that they needn't wait for.
