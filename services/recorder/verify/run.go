@@ -283,7 +283,7 @@ func (v *verifier) markPosition(s *archive.Event, at Damage) {
 		return
 	}
 	v.lost += int64(p.Lost)
-	for pos := s.Pos - p.Lost + 1; pos < s.Pos; pos++ {
+	for pos := s.Pos - p.Lost + 1; pos < min(s.Pos, maxPosition); pos++ { // those beyond count for nothing
 		v.seen.add(pos)
 	}
 }

@@ -52,7 +52,11 @@ func (f folders) copyFolder(run, parent string) (string, error) {
 	if !isFolder(parent) {
 		return "", fmt.Errorf("copy the workspace: this runner has no %s: %w", parent, fs.ErrNotExist)
 	}
-	err := os.CopyFS(dir, f.copiableFiles(parent))
+	from, err := os.OpenRoot(parent) // an agent's user may put a link in the place of a file meanwhile
+	if err != nil {
+		return "", fmt.Errorf("copy the workspace %s: %w", parent, err)
+	}
+	err = errors.Join(os.CopyFS(dir, f.copiableFiles(parent, from.FS())), from.Close())
 	if err == nil {
 		err = f.relinkFiles(run, dir, parent)
 	}
@@ -112,13 +116,13 @@ func movedTarget(target string, origins []string, dir string) (to string, inside
 	return "", false
 }
 
-// copiableFiles are the files of a folder that can be copied: without sockets, pipes and
+// copiableFiles are those of the files of a folder that can be copied: without sockets, pipes and
 // devices, and without the folders of runs that may be below it, as a copy must not
 // contain itself.
-func (f folders) copiableFiles(dir string) fs.FS {
-	all, ok := os.DirFS(dir).(linkFS)
+func (f folders) copiableFiles(dir string, files fs.FS) fs.FS {
+	all, ok := files.(linkFS)
 	if !ok {
-		return os.DirFS(dir)
+		return files
 	}
 	w := filteredFS{linkFS: all}
 	if below, err := filepath.Rel(dir, f.root); err == nil && filepath.IsLocal(below) {
