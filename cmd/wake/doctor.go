@@ -138,12 +138,12 @@ func (d doctor) checkJetStream(ctx context.Context) []check {
 	case d.isLeaderless(err):
 		return []check{{"jetstream", failed, "no server of the cluster leads JetStream: " + err.Error(), quorumRemedy}}
 	}
-	return []check{{"jetstream", failed, err.Error(), "enable JetStream on the server and for the account, or use credentials that may use it"}}
+	return []check{{"jetstream", failed, err.Error(), "enable JetStream on the server and for the account, connect to a server that has it, or use credentials that may use it"}}
 }
 
 // isLeaderless reports whether an error comes of a cluster that lacks a leader.
 func (d doctor) isLeaderless(err error) bool {
-	return d.nc.ConnectedClusterName() != "" && topology.LeaderMoved(err)
+	return d.nc.ConnectedClusterName() != "" && topology.LeaderMoved(err) && !errors.Is(err, jetstream.ErrJetStreamNotEnabled) // as on a leaf node
 }
 
 const quorumRemedy = "start the cluster's other servers: more than half of them have to be up; if they are, they elect a leader within seconds"

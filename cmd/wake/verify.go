@@ -117,7 +117,7 @@ func (a fileVerbs) verifyRecord(ctx context.Context, run string, o verifyOptions
 func openStored(ctx context.Context, path string) (*recorder.Store, error) {
 	store, err := recorder.OpenReadOnly(ctx, path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, serviceError(codeFailed, "wake up keeps it as recorder.db in its data directory", "%w", err)
+		return nil, serviceError(codeFailed, "wake up keeps it as recorder.db in its data directory (--data-dir), unless its --store names a database: give the same here", "%w", err)
 	}
 	return store, err
 }

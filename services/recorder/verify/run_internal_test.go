@@ -16,7 +16,7 @@ func TestLossOfTooMany(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := &verifier{}
+	v := &verifier{seen: new(positions)}
 	v.markPosition(&archive.Event{Pos: 2 * far, Mark: archive.Recorder, Data: data}, Damage{})
 	if v.lost != far || v.seen.last != 0 {
 		t.Errorf("%d are lost, the last position that counts is %d; damages %v", v.lost, v.seen.last, v.Damages)
