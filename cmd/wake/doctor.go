@@ -330,12 +330,14 @@ func (d doctor) checkPools(ctx context.Context) []check {
 // maxOffers bounds how many nodes that wait are counted.
 const maxOffers = 100
 
-// countOffers counts the offers of a pool's nodes, without those of runs that have ended: the next runner of the pool drops these.
+// countOffers counts the nodes that are offered to a pool, some of them more than once, without those of runs that have ended: the next runner of
+// the pool drops these.
 func (d doctor) countOffers(ctx context.Context, stream jetstream.Stream, subject string) (n int) {
 	kv, err := d.js.KeyValue(ctx, d.names.StateBucket())
 	if err != nil {
 		return 0 // streams has said so
 	}
+	seen := map[string]bool{}
 	for seq, looked := uint64(1), 0; looked < maxOffers; looked++ {
 		m, err := stream.GetMsg(ctx, seq, jetstream.WithGetMsgSubject(subject))
 		if err != nil {
@@ -344,6 +346,11 @@ func (d doctor) countOffers(ctx context.Context, stream jetstream.Stream, subjec
 		seq = m.Sequence + 1
 		var offer wire.NodeOffer
 		if wire.Unmarshal(m.Data, &offer) == nil { // else it is sealed
+			exec := offer.RunID + "/" + offer.ExecID
+			if seen[exec] {
+				continue
+			}
+			seen[exec] = true
 			if _, err := kv.Get(ctx, d.names.StateKey("runner", offer.RunID)); errors.Is(err, jetstream.ErrKeyNotFound) {
 				continue
 			}
