@@ -26,8 +26,10 @@ func (a runVerbs) forkCommand() *cobra.Command {
 		Short: "Make a new run that begins where another one was",
 		Long: `Make a new run that begins with the state that another one had at a point, and
 goes its own way from there; agents that were at work continue copies of their
-sessions, and the folder is as of the last snapshot at or before the point. The
-other run isn't touched. Prints the id of the new run.
+sessions, and the folder is as of the last snapshot at or before the point. (In a
+flow with workspace: node each execution has a folder of its own: in the new run
+it is empty, or a clone anew, and the agents are told.) The other run isn't touched.
+Prints the id of the new run.
 
     wake fork @last                                where it is now
     wake fork @last --at sfp-7 -m "try it in Go"   behind the seventh message or tool result

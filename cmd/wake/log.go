@@ -184,7 +184,7 @@ func (o logOptions) pieceFilter() (func(node string, p growingLine) bool, error)
 	if err != nil {
 		return nil, usageError("", "--grep: %w", err) // the recorder has refused it already
 	}
-	tools := pattern.FindString("tool_use") == "tool_use" // which means lines of tools, see [wire.LogRequest]
+	tools := timeline.MeansTools(pattern)
 	return func(node string, p growingLine) bool {
 		switch {
 		case o.q.Node != "" && node != o.q.Node && !strings.HasPrefix(node, o.q.Node+"/"):

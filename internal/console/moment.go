@@ -55,7 +55,7 @@ type momentNode struct {
 // What a moment shows of what came before it.
 const (
 	momentEvents = 600     // of the whole log, at first
-	maxWindow    = 100_000 // of it, that are looked through further than that
+	maxWindow    = 600_000 // of it, that are looked through at most
 	momentLines  = 30
 )
 
@@ -80,7 +80,7 @@ func readMoment(r *http.Request, l *link, run string, at uint64) (*moment, error
 		return cmp.Or(cmp.Compare(a.Scheduled, b.Scheduled), cmp.Compare(a.ID, b.ID))
 	})
 	for window := uint64(momentEvents); ; window *= 10 { // others' events are between those of the run
-		if m.Lines, err = linesBefore(ctx, l, run, at, window); err != nil || len(m.Lines) >= momentLines/2 || window >= at || window > maxWindow {
+		if m.Lines, err = linesBefore(ctx, l, run, at, window); err != nil || len(m.Lines) >= momentLines/2 || window >= at || window >= maxWindow {
 			slices.Reverse(m.Lines)
 			return m, err
 		}

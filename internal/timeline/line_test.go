@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -256,6 +257,15 @@ func TestWholeInput(t *testing.T) {
 		}
 		if again := timeline.Sanitize(got); again != got {
 			t.Errorf("%q isn't safe for a terminal", got)
+		}
+	}
+}
+
+func TestMeansTools(t *testing.T) {
+	t.Parallel()
+	for pattern, want := range map[string]bool{"tool_use": true, "tool|tool_use": true, "tool_": false, "^tool": false, "tool.*": true, "": false, "error": false} {
+		if got := timeline.MeansTools(regexp.MustCompile("(?i)" + pattern)); got != want {
+			t.Errorf("%q: %t", pattern, got)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package timeline
 import (
 	"cmp"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"code.wake.dev/wake/internal/ask"
@@ -121,6 +122,16 @@ func spellField(s string) string {
 		s += fmt.Sprintf("\n… %d more bytes", left)
 	}
 	return s
+}
+
+// toolUse is what a tool call is called in an agent's own stream.
+const toolUse = "tool_use"
+
+// MeansTools reports whether a pattern, as of `--grep`, finds lines of tools, whatever they say: it matches all of "tool_use".
+func MeansTools(pattern *regexp.Regexp) bool {
+	whole := *pattern
+	whole.Longest()
+	return whole.FindString(toolUse) == toolUse
 }
 
 // Activity says what an agent does, such as "editing src/bridge.ts", if e tells

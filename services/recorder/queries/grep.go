@@ -18,10 +18,6 @@ const (
 	maxWords   = 16   // words that stand in for it
 )
 
-// toolUse is what a tool call is called in an agent's own stream. As a pattern
-// it selects tool lines, as in the example of seeds/004.
-const toolUse = "tool_use"
-
 // pattern selects lines by their text. It ignores case, as its origin does;
 // (?-i) turns that off.
 type pattern struct {
@@ -45,9 +41,7 @@ func newPattern(text string) (*pattern, error) {
 		p.words = requiredWords(tree)
 		p.exact = len(p.words) > 0 && isLiteral(tree)
 	}
-	whole := *re
-	whole.Longest()
-	p.tools = len(whole.FindString(toolUse)) == len(toolUse)
+	p.tools = timeline.MeansTools(re)
 	return p, nil
 }
 

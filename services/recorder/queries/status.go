@@ -284,6 +284,9 @@ func nodeStatus(n *table.Node, s *wire.State, now int64, waits bool) wire.AgentS
 		OpenTool: openTool(n.Node, s),
 	}
 	a.LastActivity = lastActivity(a.State, n.Activity)
+	if st.Open() && st.Started < st.Scheduled && st.Pool != "" && s.Status == wire.RunRunning && a.LastActivity == "" {
+		a.LastActivity = timeline.Line("waiting for a worker of pool "+st.Pool, 120)
+	}
 	if a.Reason == "" && run.Interrupted(s, n.Node) {
 		a.Reason = st.ErrorType
 	}

@@ -448,8 +448,8 @@ func (d *drive) interruptAgent() {
 	if ending {
 		wait = min(interruptGrace, d.exec.cfg.DrainTimeout/4)
 		d.calls.awaitIdle(ctx, d.exec.cfg.DrainTimeout-2*wait)
-		nothing := d.exec.log.whole && d.calls.isIdle()
-		if leaver, ok := d.session.(agent.Leaver); ok && !nothing && d.exec.hold.canLeave() && ctx.Err() == nil {
+		isIdle := d.exec.log.whole && d.calls.isIdle()
+		if leaver, ok := d.session.(agent.Leaver); ok && !isIdle && d.exec.hold.canLeave() && ctx.Err() == nil {
 			d.exec.hold.leaveKeeper()
 			leaver.Leave()
 			d.kill(errLeft)

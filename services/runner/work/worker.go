@@ -335,6 +335,7 @@ func (w *Worker) beginExecution(ctx context.Context, missing error) {
 	work, cancel := context.WithCancelCause(ctx)
 	x.ctx, x.cancel, x.since = work, cancel, process.Uptime()
 	if limit := x.timeLimit(); limit > 0 {
+		// Its time begins when it does, see [execution.beginNode].
 		x.limit = time.AfterFunc(limit+readyTime, func() { cancel(errTimeLimit) })
 	}
 	x.watch = newWatch(x, w.view, &w.trial)
