@@ -249,6 +249,9 @@ func TestWholeInput(t *testing.T) {
 		{"Write", `{"file_path":"f","a\nb\u001b":"c"}`, "f\na\\nb␛: c"},
 		{"Write", `{"file_path":"f","content":"` + strings.Repeat("x", 20_000) + `"}`, "f\ncontent: " + strings.Repeat("x", 16<<10) + "\n  … 3616 more bytes"},
 		{"Fetch", `["a","b"]`, `["a","b"]`},
+		{"Fetch", `{"":"rm"}`, ": rm"},
+		{"Bash", `{"command":"ls","command":"rm"}`, "rm"}, // as a tool reads it
+		{"Codex", `{"command":["sh","-c","rm"]}`, `command: ["sh","-c","rm"]`},
 		{"Fetch", `{}`, ""},
 	} {
 		got := timeline.WholeInput(test.tool, raw(t, test.input))

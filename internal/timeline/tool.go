@@ -72,15 +72,23 @@ func tellingFields() []string {
 	}
 }
 
+// tellingField returns the field of an input that says best what the tool does, and its text; "": none does.
+func tellingField(input wire.Raw) (key, said string) {
+	for _, key := range tellingFields() {
+		if said := input.TextAt(key); said != "" {
+			return key, said
+		}
+	}
+	return "", ""
+}
+
 // Input says in short what a tool was asked to do.
 func Input(input wire.Raw) string {
 	if questions, err := ask.Questions(input); err == nil {
 		return strings.TrimSpace(ask.Line(questions))
 	}
-	for _, key := range tellingFields() {
-		if s := input.TextAt(key); s != "" {
-			return strings.TrimSpace(s)
-		}
+	if _, said := tellingField(input); said != "" {
+		return strings.TrimSpace(said)
 	}
 	if s := input.Plain(); s != "{}" && s != "null" {
 		return s
@@ -95,17 +103,11 @@ func WholeInput(tool string, input wire.Raw) string {
 	if tool == ask.Tool || !input.IsMap() {
 		return spellField(Input(input))
 	}
-	first := ""
-	for _, key := range tellingFields() {
-		if input.TextAt(key) != "" {
-			first = key
-			break
-		}
-	}
-	lines := []string{spellField(input.TextAt(first))}
+	first, said := tellingField(input)
+	lines := []string{spellField(said)}
 	for key, value := range input.Fields() {
 		name := string(key)
-		if name == first || name == "description" && (tool == "Bash" || tool == "bash") {
+		if said != "" && name == first || name == "description" && (tool == "Bash" || tool == "bash") {
 			continue
 		}
 		lines = append(lines, Spell(strings.ReplaceAll(name, "\n", `\n`))+": "+strings.ReplaceAll(spellField(value.Plain()), "\n", "\n  "))
