@@ -88,6 +88,9 @@ func sessionHint(done exportSummary, file string) []string {
 		from = "the file that was kept"
 	}
 	lines := []string{fmt.Sprintf("session %s, %d lines, %s", done.Session, done.Written, from)}
+	if done.Written == 0 {
+		return append(lines, "nothing was said in it: there is nothing to go on with")
+	}
 	if done.Cwd == "" || !sessionName().MatchString(done.Session) {
 		return lines
 	}

@@ -244,11 +244,16 @@ func TestClaudeHint(t *testing.T) {
 		{"../../../x;id", "/work", "s.jsonl", ""},
 	} {
 		done := exportSummary{}
-		done.Session, done.Cwd = c.session, c.cwd
+		done.Session, done.Cwd, done.Written = c.session, c.cwd, 3
 		lines := append(sessionHint(done, c.file), "")
 		if lines[1] != c.want {
 			t.Errorf("%q in %q:\n%s\nwant\n%s", c.session, c.cwd, lines[1], c.want)
 		}
+	}
+	silent := exportSummary{}
+	silent.Session, silent.Cwd = exportedSession, "/work"
+	if lines := sessionHint(silent, "s.jsonl"); strings.Contains(strings.Join(lines, "\n"), "--resume") {
+		t.Errorf("a session without a line is to be gone on with:\n%s", strings.Join(lines, "\n"))
 	}
 }
 
