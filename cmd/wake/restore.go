@@ -137,12 +137,17 @@ func syncFolder(folder string) error {
 		if err != nil {
 			return err
 		}
-		f, err := os.Open(path)
-		if err != nil {
-			return err
-		}
-		return errors.Join(f.Sync(), f.Close())
+		return syncPath(path)
 	})
+}
+
+// syncPath has a file be on disk, or the names in a folder.
+func syncPath(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
 }
 
 // restoreFiles puts the recorder's store in its place, and what waits in the spool
@@ -156,7 +161,7 @@ func (a fileVerbs) restoreFiles(dir string, m backup.Manifest, path string) erro
 		return err
 	}
 	if path == "" {
-		return nil
+		return syncPath(a.server.DataDir)
 	}
 	for _, suffix := range []string{"-wal", "-shm", ""} {
 		if err := os.Remove(path + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -166,7 +171,7 @@ func (a fileVerbs) restoreFiles(dir string, m backup.Manifest, path string) erro
 	if err := copyFile(filepath.Join(dir, m.Store.Name), path); err != nil {
 		return fmt.Errorf("the recorder's store: %w", err)
 	}
-	return nil
+	return errors.Join(syncPath(a.server.DataDir), syncPath(filepath.Dir(path)))
 }
 
 // copyFile makes a file that is whole or isn't there.
