@@ -41,7 +41,7 @@ func TestFleetKeys(t *testing.T) {
 		{"filtered", nil, []string{"/", "docq", "<backspace>", "<enter>", "<enter>"}, given{open: "r2", leaves: true}, []string{"r2", "/doc"}},
 		{"q of a filter is a letter", nil, []string{"/", "q"}, given{}, []string{"/q", "enter keeps it"}},
 		{"a call is allowed", []wire.Approval{asked, allowed}, []string{"a", "<later>", "y"}, given{asked: []string{"r1"}, orders: []wire.Command{{Type: "approve", RunID: "r1", CallID: "c1"}}}, nil},
-		{"it is shown before", []wire.Approval{asked, allowed}, []string{"a", "<later>"}, given{asked: []string{"r1"}}, []string{"coder wants to use Bash", "make deploy", "y allows"}},
+		{"it is shown before", []wire.Approval{asked, allowed}, []string{"a", "<later>"}, given{asked: []string{"r1"}}, []string{"coder wants to use Bash", "make␛[2J deploy", "y allows"}},
 		{"or refused", []wire.Approval{allowed}, []string{"a", "<later>", "n"}, given{asked: []string{"r1"}, orders: []wire.Command{{Type: "deny", RunID: "r1", CallID: "c1"}}}, nil},
 		{"not before it was seen", []wire.Approval{allowed}, []string{"a", "y"}, given{asked: []string{"r1"}}, []string{"y allows"}},
 		{"nothing to allow", []wire.Approval{asked}, []string{"a"}, given{asked: []string{"r1"}}, []string{"no call waits"}},
