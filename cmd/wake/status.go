@@ -72,7 +72,7 @@ func printStatus(w io.Writer, s wire.StatusResponse) error {
 	}
 	p.printTable(t)
 	if s.Omitted > 0 {
-		p.printLine("… %d more nodes, those that are complete first: --node NODE shows one with its items", s.Omitted)
+		p.printLine("… %d more nodes are left out, complete ones first: --node NODE shows one, with its items", s.Omitted)
 	}
 	return p.err
 }

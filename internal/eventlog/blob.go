@@ -184,7 +184,7 @@ func (l *Log) DropBlob(ctx context.Context, sum string, after time.Time) (gone b
 	return true, nil
 }
 
-// hasChunks reports whether a blob that has a description has content.
+// hasChunks reports whether the leader has a blob, and content of it.
 func (b *blobStore) hasChunks(ctx context.Context, sum string) (bool, error) {
 	meta, there, err := b.readMeta(ctx, sum)
 	if err != nil || !there {
@@ -201,7 +201,7 @@ func (b *blobStore) hasChunks(ctx context.Context, sum string) (bool, error) {
 	return err == nil, err
 }
 
-// maxDamaged is how often a blob is read whose content isn't what its description says.
+// maxDamaged is how many times a blob is read before its content counts as damaged.
 const maxDamaged = 3
 
 // getBlob returns a blob. A replica may lack what the leader has: then it is asked
@@ -228,7 +228,7 @@ func (b *blobStore) getBlob(ctx context.Context, sum string) ([]byte, error) {
 		} else if !errors.Is(err, jetstream.ErrObjectNotFound) {
 			there, failed := b.hasChunks(ctx, sum)
 			if failed == nil && !there {
-				err = fmt.Errorf("%w: its description is there, its content isn't", ErrBlobMissing)
+				err = fmt.Errorf("%w: its content isn't there", ErrBlobMissing)
 			}
 			return nil, err
 		}

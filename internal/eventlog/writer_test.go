@@ -598,7 +598,7 @@ func TestBlobs(t *testing.T) {
 	wantErr(t, "a missing blob", err, eventlog.ErrBlobMissing)
 }
 
-// A blob whose content is damaged, or lost, is missing: who reads it goes on.
+// A blob with damaged or lost content counts as missing: its readers go on.
 func TestDamagedBlobs(t *testing.T) {
 	t.Parallel()
 	p := one(t, eventlog.Options{BlobLimit: 4 << 10})

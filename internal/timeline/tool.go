@@ -136,6 +136,17 @@ func MeansTools(pattern *regexp.Regexp) bool {
 	return whole.FindString(toolUse) == toolUse
 }
 
+// The activities that are over: of a node that has ended, and of one that has failed, before why.
+const (
+	doneActivity   = "done"
+	failedActivity = "failed: "
+)
+
+// IsOver reports whether an activity tells of an end.
+func IsOver(activity string) bool {
+	return activity == doneActivity || strings.HasPrefix(activity, failedActivity)
+}
+
 // Activity says what an agent does, such as "editing src/bridge.ts", if e tells
 // it. Paths within cwd are relative to it; cwd may be "".
 func Activity(e *wire.Event, cwd string) (string, bool) {
@@ -169,9 +180,9 @@ func Activity(e *wire.Event, cwd string) (string, bool) {
 			s = "failing: " + s
 		}
 	case *wire.AgentComplete, *wire.NodeComplete:
-		s = "done"
+		s = doneActivity
 	case *wire.NodeError:
-		s = "failed: " + cmp.Or(p.Error, p.ErrorType)
+		s = failedActivity + cmp.Or(p.Error, p.ErrorType)
 		if p.RetryAt != 0 {
 			s = "waiting until " + utcText(p.RetryAt) + ": " + cmp.Or(p.Error, p.ErrorType)
 		}

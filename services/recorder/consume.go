@@ -102,7 +102,7 @@ func (r *Recorder) prepareEntry(ctx context.Context, e *eventlog.Entry, blobs ma
 		err := r.retryServer(ctx, func() error {
 			data, err := r.log.Blob(ctx, b.SHA256)
 			if errors.Is(err, eventlog.ErrBlobMissing) {
-				r.logger.WarnContext(ctx, "blob is missing", "run", e.RunID, "node", e.NodeID, "position", e.Pos, "sha256", b.SHA256)
+				r.logger.WarnContext(ctx, "blob is missing", "run", e.RunID, "node", e.NodeID, "position", e.Pos, "error", err)
 				return nil
 			}
 			if err == nil {

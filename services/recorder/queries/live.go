@@ -244,12 +244,12 @@ type LineChange struct {
 
 // Changed adds what a transaction has derived to what is held.
 func (a *Answers) Changed(incarnation string, list []Change) {
-	a.live.take(incarnation, list)
+	a.live.addChanges(incarnation, list)
 	a.roll.note(list) // behind that: a figure of a run stays until the roll has news of it, and is of what is held
 }
 
-// take adds what a transaction has derived.
-func (v *live) take(incarnation string, list []Change) {
+// addChanges adds what a transaction has derived to the runs that are held.
+func (v *live) addChanges(incarnation string, list []Change) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for i := range list {

@@ -199,8 +199,7 @@ const (
 
 // lastActivity is what a run or a node in a state last did: an agent that was stopped amid something isn't at it any more.
 func lastActivity(state, activity string) string {
-	cut := state == statePaused || state == stateAborted ||
-		state == stateFailed && activity != "done" && !strings.HasPrefix(activity, "failed") // by its time, or by another node
+	cut := state == statePaused || state == stateAborted || state == stateFailed && !timeline.IsOver(activity) // by its time, or by another node
 	if activity != "" && cut {
 		return "was " + activity
 	}

@@ -179,8 +179,8 @@ const (
 	maxStale = 8
 )
 
-// Merge takes the words of removed lines out of SQLite's full text, if they have become many, in short transactions. What an end of
-// the process leaves is done behind the next removal.
+// Merge takes the words of removed lines out of SQLite's full text, if they have become many, in short transactions. If the process ends
+// meanwhile, the next one does it behind its first removal.
 func (d *Deleter) Merge(ctx context.Context) error {
 	if d.kept.Path == "" {
 		return nil
@@ -195,32 +195,32 @@ func (d *Deleter) Merge(ctx context.Context) error {
 	if d.stale <= lines/maxStale {
 		return nil
 	}
-	merged := func(pages int) (changes int64, err error) {
-		err = d.kept.Change(ctx, func(t *archive.Tx) error {
-			var before, after int64
-			if err := t.Row(ctx, `SELECT total_changes()`).Scan(&before); err != nil {
-				return err
-			}
-			if _, err := t.Do(ctx, `INSERT INTO lines_fts (lines_fts, rank) VALUES ('merge', ?1)`, pages); err != nil {
-				return err
-			}
-			err := t.Row(ctx, `SELECT total_changes()`).Scan(&after)
-			changes = after - before
-			return err
-		})
-		return changes, err
-	}
-	// By the documentation of FTS5: a negative number begins a merge of all, positive ones go on with it, and it is over when one changes less than
-	// two rows.
+	// By the documentation of FTS5 a negative number begins a merge of all, and positive ones go on with it.
 	for pages, more := -mergePages, true; more; pages = mergePages {
-		changes, err := merged(pages)
-		if err != nil {
+		if more, err = d.mergeSome(ctx, pages); err != nil {
 			return fmt.Errorf("recorder: merge the full text: %w", err)
 		}
-		more = changes >= 2
 	}
 	d.stale = 0
 	return nil
+}
+
+// mergeSome merges so many pages of SQLite's full text, in a transaction. By the documentation of FTS5 nothing is left to be merged when that
+// changes less than two rows.
+func (d *Deleter) mergeSome(ctx context.Context, pages int) (more bool, err error) {
+	err = d.kept.Change(ctx, func(t *archive.Tx) error {
+		var before, after int64
+		if err := t.Row(ctx, `SELECT total_changes()`).Scan(&before); err != nil {
+			return err
+		}
+		if _, err := t.Do(ctx, `INSERT INTO lines_fts (lines_fts, rank) VALUES ('merge', ?1)`, pages); err != nil {
+			return err
+		}
+		err := t.Row(ctx, `SELECT total_changes()`).Scan(&after)
+		more = after-before >= 2
+		return err
+	})
+	return more, err
 }
 
 // shrinkPages is how many pages of a file are given back at once.

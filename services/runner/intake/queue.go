@@ -122,8 +122,8 @@ func (in *Intake) takeNode(ctx context.Context, m jetstream.Msg) {
 	}
 }
 
-// heldAgain is how long an offer waits whose node another process may act for. A runner that has just begun soon knows which processes are
-// gone, as the others do by then.
+// heldAgain is how long an offer waits while another process may act for its node. A runner that has just begun looks again sooner: for one
+// time to live it can't tell which processes are gone, though the other runners can.
 func (in *Intake) heldAgain() time.Duration {
 	ttl := in.cfg.Leases.TTL()
 	if time.Since(in.cfg.Leases.Since()) < 2*ttl {

@@ -436,7 +436,7 @@ func (d *drive) storeStart(ctx context.Context, e *wire.Event, p *wire.AgentStar
 
 // interruptAgent has the agent, which was told to, come to a safe point, and ends one
 // that doesn't. When the runner ends, calls that are at work may end first, and an agent
-// that can be left to its keeper is, unless all that goes on of it there are calls, and there is none.
+// that can be left to its keeper is, but for one of which only calls go on there while it has none at work.
 func (d *drive) interruptAgent() {
 	ctx := d.live
 	ending := d.exec.halt.reason == run.CauseShutdown
