@@ -12,6 +12,7 @@ type Lease struct {
 	isLost bool
 	lost   chan struct{} // closed when it is; nil: nothing waits for that
 	onLost func()        // called then
+	onEnd  func()        // see [Holder.OnEnd]
 
 	spell   uint64                      // of the session, for which no other process can have claimed
 	prove   func(context.Context) error // see [Lease.Claimed]
@@ -176,5 +177,8 @@ func (l *Lease) end() bool {
 	}
 	l.ended = true
 	delete(l.holder.held, l.key)
+	if l.onEnd != nil {
+		l.onEnd()
+	}
 	return true
 }

@@ -173,6 +173,16 @@ func (h *Holder) Holds(key Key) bool {
 	return h.held[key] != nil
 }
 
+// OnEnd has a function called when a lease that this process holds ends, instead of the one of the last call. It must take no time.
+// Of a lease that it doesn't hold it is never called.
+func (h *Holder) OnEnd(key Key, call func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if l := h.held[key]; l != nil {
+		l.onEnd = call
+	}
+}
+
 // Present reports whether a runner is there. It is gone when it has said so, or
 // has said nothing for one time to live during which it could.
 func (h *Holder) Present(runner string) bool {

@@ -636,6 +636,22 @@ func TestTimeBeginsWithTheNode(t *testing.T) {
 	})
 }
 
+// A command that fails is tried again with no wait in between: what the worker of an attempt has left to do when it has
+// recorded its end, such as to remove its journal, holds the next one up for no longer than that takes.
+func TestRetryComesAtOnce(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		h := b.simulatedHome()
+		h.machine.Main = func(*keeper.Task) int { return 1 }
+		h.startRunner()
+		b.submit("run1", strings.Replace(onceFlow, "./once}", "./once}, policy: {retry: {maxAttempts: 50}}", 1))
+		_, entries := b.ended("run1")
+		if took := entries[len(entries)-1].Event.Timestamp - entries[0].Event.Timestamp; count(entries, wire.TypeNodeError) != 50 || took > 500 {
+			t.Errorf("%d tries took %d ms", count(entries, wire.TypeNodeError), took)
+		}
+	})
+}
+
 // A native agent without a call at work has nothing that could go on in its keeper: a runner that drains gives it back, and another goes
 // on with it at once.
 func TestDrainedNativeAgent(t *testing.T) {

@@ -57,7 +57,15 @@ func (o *owner) needsWorker(node string, n wire.NodeState) bool {
 	if def := o.def.Node(node); def == nil || def.Type != flow.TypeAgent && def.Type != flow.TypeExec || n.Count > 0 && n.Index == nil {
 		return false // the owner executes it
 	}
+	o.cfg.Leases.OnEnd(o.leaseKey(node), o.callFreed)
 	return o.isFree(node, n)
+}
+
+// callFreed has the owner look for what to offer: a worker of this process has given a node's lease back, such as that of the attempt
+// before the one that waits.
+func (o *owner) callFreed() {
+	o.freed.Store(true)
+	o.loop.Call()
 }
 
 // isFree reports whether no process acts for a node, as far as this one has seen.

@@ -3,6 +3,7 @@ package owner
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"code.wake.dev/wake/internal/eventlog"
@@ -34,6 +35,7 @@ type owner struct {
 	lead  context.Context //nolint:containedctx // that of the schedule; nil: there is none yet
 	kids  *children
 	news  <-chan struct{} // see [purse.Purse.News]
+	freed atomic.Bool     // see [owner.callFreed]
 	wake  time.Time       // when it decides again, whether something happens or not
 	timer *time.Timer     // calls the loop then; nil: it never had to
 	// stirred is when something has happened last, resting what the owner looks at since, see [owner.beginRest].

@@ -90,10 +90,14 @@ func (o *owner) deregisterRun(ctx context.Context) error {
 	if err != nil || revision == 0 {
 		return err
 	}
-	if reg.Incarnation != o.cfg.Log.Incarnation() {
+	switch {
+	case reg.Incarnation != o.cfg.Log.Incarnation():
 		return nil
+	case !o.lease.Valid(): // it may be that of another owner, which goes on with the run
+		return tenure.ErrLeaseLost
+	default:
+		return o.cfg.Registry.Remove(ctx, o.runID, revision)
 	}
-	return o.cfg.Registry.Remove(ctx, o.runID, revision)
 }
 
 // holderOf returns the runner that has the folder of a run, by the pools of its

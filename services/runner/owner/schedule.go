@@ -123,6 +123,9 @@ func (o *owner) takeNext(ctx context.Context) (happened bool, err error) {
 	case o.commands.HasMore():
 		return true, o.obeyAll(ctx, o.commands.Take())
 	}
+	if o.freed.Swap(false) {
+		return true, nil
+	}
 	select {
 	case <-o.kids.news:
 	case <-o.news:
@@ -143,14 +146,14 @@ func (o *owner) setTimer() {
 
 // runStep does what follows from the state: decisions, what they mean for children,
 // offers, and claims that keep the run in the log. It returns when to decide
-// again (Unix ms), or 0. Without a valid lease it does nothing: another owner may
+// again (Unix ms), or 0. Without a valid lease it does nothing but look again soon: another owner may
 // be about to.
 func (o *owner) runStep(ctx context.Context, kids *children) (wake int64, err error) {
 	if o.isReplaced() {
 		return 0, eventlog.ErrFenced
 	}
 	if !o.lease.Valid() {
-		return 0, nil
+		return o.nextLook(0).UnixMilli(), nil
 	}
 	if err := o.goOnSpending(ctx); err != nil {
 		return 0, err
@@ -187,7 +190,7 @@ func (o *owner) decideNext(ctx context.Context) (wake int64, err error) {
 			return 0, err
 		}
 		if !o.lease.Valid() {
-			return 0, nil
+			return o.nextLook(0).UnixMilli(), nil
 		}
 		state, err := o.view.Whole(ctx)
 		if err != nil {
