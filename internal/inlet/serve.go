@@ -282,7 +282,11 @@ func (r *pieceReader) Read(p []byte) (int, error) {
 				return 0, io.EOF
 			}
 		case <-r.in.gone:
-			return 0, errGone
+			select {
+			case r.rest = <-r.in.pieces: // taken before
+			default:
+				return 0, errGone
+			}
 		case <-r.ctx.Done():
 			return 0, r.ctx.Err()
 		}

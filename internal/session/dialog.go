@@ -5,13 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"time"
 
 	"code.wake.dev/wake/internal/agent/claude"
+	"code.wake.dev/wake/internal/agent/workdir"
 )
 
 // Dialog is a question that a terminal shows, whether a call may be made, as the files of its session tell of it.
@@ -101,13 +101,13 @@ func (d *Dialog) readOn() {
 }
 
 func (d *Dialog) readLines() {
-	in, err := os.Open(d.File)
+	in, err := workdir.OpenFile(d.File)
 	if err != nil {
 		return
 	}
 	defer func() { _ = in.Close() }() // it was only read
 	info, err := in.Stat()
-	if err != nil || info.Size() == d.offset || !info.Mode().IsRegular() {
+	if err != nil || info.Size() == d.offset || info.IsDir() {
 		return
 	}
 	if d.offset == 0 || d.offset > info.Size() {

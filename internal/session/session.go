@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -21,6 +20,7 @@ import (
 	"github.com/google/uuid"
 
 	"code.wake.dev/wake/internal/agent/claude"
+	"code.wake.dev/wake/internal/agent/workdir"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -226,7 +226,7 @@ const maxAbout = 256 << 10
 
 // Read reads what the beginning of a session file says of its session.
 func Read(name string) (about About, err error) {
-	in, err := os.Open(name)
+	in, err := workdir.OpenFile(name)
 	if err != nil {
 		return about, err
 	}

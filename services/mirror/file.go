@@ -42,8 +42,9 @@ type fileState struct {
 	lines  *session.Index
 	events *claude.Normalizer
 
-	pending []*lineChunk // what is to be told
-	lacks   []string     // lines that are named and aren't there
+	pending []*lineChunk    // what is to be told
+	lacks   []string        // lines that are named and aren't there
+	missed  map[string]bool // lines that were among them
 	log     told
 }
 
@@ -94,7 +95,7 @@ func (f *file) openFile(ctx context.Context) error {
 		return err
 	}
 	r := &fileState{
-		whole: content, digest: sha256.New(), ids: map[string]bool{}, lines: session.NewIndex(log.lines), log: log,
+		whole: content, digest: sha256.New(), ids: map[string]bool{}, missed: map[string]bool{}, lines: session.NewIndex(log.lines), log: log,
 		events: claude.NewNormalizer(claude.NormalizerOptions{Format: claude.Transcript, Provider: "sdk", PriceOf: f.s.m.cfg.Prices.Of}),
 	}
 	f.state = r
@@ -189,9 +190,9 @@ func (f *file) storeEntries(ctx context.Context, q programRequest, next transcri
 	}
 	for _, l := range lines {
 		f.addLine(l.text)
-		if l.parent != "" && !r.ids[l.parent] {
+		if l.parent != "" && !r.ids[l.parent] && !r.missed[l.parent] {
 			r.lacks = append(r.lacks, l.parent)
-			r.ids[l.parent] = true // it is told once
+			r.missed[l.parent] = true // it is told once
 		}
 	}
 	return nil
@@ -313,7 +314,7 @@ func (f *file) tellChunks(ctx context.Context) error {
 		}
 		r.pending = r.pending[1:]
 	}
-	if len(r.lacks) == 0 {
+	if r.lacks = slices.DeleteFunc(r.lacks, func(uuid string) bool { return r.ids[uuid] }); len(r.lacks) == 0 {
 		return nil
 	}
 	if err := f.claim(ctx); err != nil {

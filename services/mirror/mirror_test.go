@@ -457,7 +457,8 @@ func TestTriedAgain(t *testing.T) {
 	}
 }
 
-// What is missing is a gap in the verdict, told once: entries that others refer to, and those that a program says it has lost.
+// What is missing is a gap in the verdict, told once: entries that others refer to, and those that a program says it has lost. One that
+// comes later is kept.
 func TestLacks(t *testing.T) {
 	s := newScene(t)
 	k := key("-src", id)
@@ -465,8 +466,14 @@ func TestLacks(t *testing.T) {
 	s.append(k, said(4, 3, "d"), said(5, 3, "e"))
 	want := "start \nagent says a\nagent says b\nagent says d\nagent says e\nstream short: entry " + uuid(3) + ", which another one refers to\n"
 	s.same("story", want, s.story(id))
-	s.do("lost", object{"key": k, "error": "no room", "lost": 2, "uuids": list{uuid(6)}})
-	want += "raw system/mirror_error\nstream short: entry " + uuid(6) + ", which the program couldn't append\n"
+	s.append(k, said(3, 2, "c"), said(6, 3, "f"))
+	if n := len(s.load(k).(list)); n != 6 {
+		t.Errorf("%d of 6 entries are kept", n)
+	}
+	want += "agent says c\nagent says f\n"
+	s.same("story", want, s.story(id))
+	s.do("lost", object{"key": k, "error": "no room", "lost": 2, "uuids": list{uuid(7)}})
+	want += "raw system/mirror_error\nstream short: entry " + uuid(7) + ", which the program couldn't append\n"
 	s.same("story", want, s.story(id))
 	s.do("lost", object{"key": key("-src", "other"), "error": "at once"})
 	s.same("of one of which nothing has come", "start \nraw system/mirror_error\nstream short: \n", s.story("other"))

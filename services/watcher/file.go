@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"code.wake.dev/wake/internal/agent/claude"
+	"code.wake.dev/wake/internal/agent/workdir"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/history"
 	"code.wake.dev/wake/internal/run"
@@ -121,7 +122,7 @@ func (w *Watcher) advanceFile(ctx context.Context, f *file) (more bool, err erro
 	if f.refused {
 		return false, nil
 	}
-	in, err := os.Open(f.path)
+	in, err := workdir.OpenFile(f.path)
 	if err != nil {
 		return false, err
 	}

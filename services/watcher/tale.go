@@ -17,6 +17,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"code.wake.dev/wake/internal/agent/workdir"
 	"code.wake.dev/wake/internal/completeness"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/history"
@@ -103,12 +104,12 @@ func sessionOf(f *file) (string, error) {
 
 // isCopy reports whether a file has nothing that another one doesn't begin with.
 func isCopy(path, of string) bool {
-	a, err := os.Open(path)
+	a, err := workdir.OpenFile(path)
 	if err != nil {
 		return false
 	}
 	defer func() { _ = a.Close() }() // it was only read
-	b, err := os.Open(of)
+	b, err := workdir.OpenFile(of)
 	if err != nil {
 		return false
 	}

@@ -16,6 +16,7 @@ import (
 	"unicode/utf16"
 
 	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/workdir"
 	"code.wake.dev/wake/internal/process"
 )
 
@@ -104,7 +105,7 @@ func (f sessionFiles) openRoot(create bool) (*os.Root, error) {
 			return nil, err
 		}
 	}
-	return os.OpenRoot(f.projects)
+	return os.OpenRoot(f.projects + "/.") // so that a pipe is an error
 }
 
 // openSession opens the file of a session: that of the working folder, or else of another
@@ -113,7 +114,7 @@ func (f sessionFiles) openSession(root *os.Root, session string) (file *os.File,
 	if !isSafeID(session) {
 		return nil, false, fmt.Errorf("session id %q: %w", session, fs.ErrInvalid)
 	}
-	file, err = root.Open(filepath.Join(f.folder, session+".jsonl"))
+	file, err = workdir.OpenIn(root, filepath.Join(f.folder, session+".jsonl"))
 	if !errors.Is(err, fs.ErrNotExist) {
 		return file, true, err
 	}
@@ -122,7 +123,7 @@ func (f sessionFiles) openSession(root *os.Root, session string) (file *os.File,
 		return nil, false, err
 	}
 	for _, other := range others {
-		if file, err := root.Open(filepath.Join(other.Name(), session+".jsonl")); err == nil {
+		if file, err := workdir.OpenIn(root, filepath.Join(other.Name(), session+".jsonl")); err == nil {
 			return file, false, nil
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/workdir"
 )
 
 // SubAgents reads the files that the program keeps of the sub-agents of a session, given the session's own file: in a folder of the
@@ -96,5 +97,5 @@ func (p *Provider) subAgents(o agent.Options, session string) ([]agent.SubAgent,
 	if err != nil {
 		return nil, err
 	}
-	return SubAgents(root.FS(), filepath.ToSlash(name))
+	return SubAgents(workdir.FS{Root: root}, filepath.ToSlash(name))
 }

@@ -19,11 +19,11 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 	"unicode"
 
 	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/workdir"
 	"code.wake.dev/wake/internal/redact"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -139,14 +139,6 @@ func lastCall(r agent.Request) (last int64, err error) {
 // isThread reports whether an id may be that of a thread: it is part of the name of a file.
 var isThread = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9A-Za-z-]+$`) })
 
-// agentFolder is a folder that the agent may write: a pipe in there doesn't hold what reads it.
-type agentFolder struct{ *os.Root }
-
-// Open implements [fs.FS].
-func (f agentFolder) Open(name string) (fs.File, error) {
-	return f.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-}
-
 // openRollout opens the file in which Codex keeps the thread of a request.
 func (p *Provider) openRollout(r agent.Request) (fs.File, error) {
 	home := ""
@@ -166,19 +158,17 @@ func (p *Provider) openRollout(r agent.Request) (fs.File, error) {
 		return nil, err
 	}
 	defer func() { _ = root.Close() }()
-	names, err := fs.Glob(agentFolder{root}, path.Join("*", "*", "*", "rollout-*-"+r.SessionID+".jsonl")) // by year, month and day
+	names, err := fs.Glob(workdir.FS{Root: root}, path.Join("*", "*", "*", "rollout-*-"+r.SessionID+".jsonl")) // by year, month and day
 	if err != nil || len(names) == 0 {
 		return nil, cmp.Or(err, fs.ErrNotExist)
 	}
-	file, err := agentFolder{root}.Open(names[len(names)-1])
+	file, err := workdir.OpenIn(root, names[len(names)-1])
 	if err != nil {
 		return nil, err
 	}
 	switch info, err := file.Stat(); {
 	case err != nil:
 		return nil, errors.Join(err, file.Close())
-	case !info.Mode().IsRegular():
-		return nil, errors.Join(fmt.Errorf("%s is not a regular file", info.Name()), file.Close())
 	case info.Size() > maxRollout:
 		return nil, errors.Join(fmt.Errorf("%s has %d bytes, more than %d", info.Name(), info.Size(), maxRollout), file.Close())
 	}

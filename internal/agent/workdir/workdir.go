@@ -3,8 +3,10 @@
 package workdir
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -81,9 +83,48 @@ func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("%s has %d bytes, more than %d: use bash with grep, head or sed", e.Path, e.Size, MaxFile)
 }
 
+// OpenIn opens a file or a folder below root. Anything else that an agent may have put there, such as a pipe, is an error, and doesn't
+// hold who opens it.
+func OpenIn(root *os.Root, rel string) (*os.File, error) {
+	f, err := root.OpenFile(rel, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	return checkKind(f, err)
+}
+
+// OpenFile is [OpenIn] for the path of a file.
+func OpenFile(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	return checkKind(f, err)
+}
+
+func checkKind(f *os.File, err error) (*os.File, error) {
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.IsDir() && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file", info.Name())
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// FS are the files of a folder, opened by [OpenIn].
+type FS struct{ *os.Root }
+
+// Open implements [fs.FS].
+func (f FS) Open(name string) (fs.File, error) {
+	file, err := OpenIn(f.Root, name)
+	if err != nil {
+		return nil, err
+	}
+	return file, nil
+}
+
 // LoadIn reads a regular file of a folder that is open.
 func LoadIn(root *os.Root, rel string) ([]byte, error) {
-	f, err := root.OpenFile(rel, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe must not hold us
+	f, err := OpenIn(root, rel)
 	if err != nil {
 		return nil, err
 	}
@@ -94,8 +135,6 @@ func LoadIn(root *os.Root, rel string) ([]byte, error) {
 		return nil, err
 	case info.IsDir():
 		return nil, fmt.Errorf("%s is a folder: use glob to list it", rel)
-	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("%s is not a regular file", rel)
 	case info.Size() > MaxFile:
 		return nil, &TooLargeError{rel, info.Size()}
 	}
