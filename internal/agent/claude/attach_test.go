@@ -593,7 +593,7 @@ func TestAttachOtherVersion(t *testing.T) {
 		h.say([]byte(message("m9", "", textOf("Hi."))+"\n"+success+"\n"), epoch)
 		h.finish(process.Exit{})
 		<-a.done
-		wantSaid(t, a.events, `agent:error journal_unreadable "what a former runner knew of the agent can't be read: it is of version 1000; this program reads 3" warning`,
+		wantSaid(t, a.events, `agent:error journal_unreadable "what a former runner knew of the agent can't be read: it is of version 1000; this program reads 4" warning`,
 			"turn:start 8", `agent:text #10 "Hi."`, "usage m9 1/2", "turn:end", `agent:complete "Done."`)
 		if told := h.told(); len(told) > 0 {
 			t.Errorf("the program was told %q", told)

@@ -9,10 +9,10 @@ import (
 
 // stateVersion is that of [captureState]. A change of its fields, or of what they mean, adds
 // one: a runner of another version must not go on from it. Version, turn and blocks stay where they are.
-const stateVersion = 3
+const stateVersion = 4
 
 // state is what a session has to know to go on behind a point of the program's journal at which
-// nothing is open: no block, no call, no request, no line to the program. What only such things need
+// nothing is open but calls: no block, no request, no line to the program. What only such things need
 // isn't in it.
 type state struct {
 	Version int `json:"version"`
@@ -45,6 +45,7 @@ type normalizerState struct {
 	Threads    []threadState          `json:"threads"`
 	Agents     map[string]string      `json:"agents"` // keys of threads
 	Calls      []callState            `json:"calls"`
+	Open       []string               `json:"open"` // of Calls, in the order in which they began
 	Asked      []string               `json:"asked"`
 	Denied     []string               `json:"denied"`
 	Todos      map[string][]wire.Todo `json:"todos"`
@@ -69,13 +70,21 @@ type blockState struct {
 	Content string `json:"content"`
 }
 
-// callState is a call that has ended.
+// callState is a call.
 type callState struct {
-	ID     string `json:"id"`
-	Thread string `json:"thread"`
-	Turn   int    `json:"turn"`
-	Name   string `json:"name"`
-	Line   int    `json:"line"`
+	ID      string   `json:"id"`
+	Thread  string   `json:"thread"`
+	Message string   `json:"message"`
+	Turn    int      `json:"turn"`
+	Name    string   `json:"name"`
+	Input   wire.Raw `json:"input"`
+	At      int64    `json:"at"`
+	Line    int      `json:"line"`
+
+	Done      bool `json:"done"`
+	Task      bool `json:"task"`
+	Executing bool `json:"executing"`
+	Adopted   bool `json:"adopted"`
 }
 
 type sightingState struct {
@@ -84,13 +93,8 @@ type sightingState struct {
 	lineSighting
 }
 
-// isResting reports whether nothing is open: no block, no call, no question.
+// isResting reports whether nothing is open but calls: no block, no question.
 func (n *Normalizer) isResting() bool {
-	for _, id := range n.open {
-		if !n.calls[id].done {
-			return false
-		}
-	}
 	if n.tokens != nil {
 		return false
 	}
@@ -112,7 +116,7 @@ func (n *Normalizer) captureState() normalizerState {
 		Init: n.init, Model: n.model, Inits: n.inits, Window: n.window,
 		Agents: make(map[string]string), Asked: slices.Sorted(maps.Keys(n.asked)), Denied: slices.Sorted(maps.Keys(n.denied)),
 		Todos: make(map[string][]wire.Todo), Prompt: n.prompt, Counted: maps.Clone(n.counted),
-		Tally: n.tally, Background: slices.Sorted(maps.Keys(n.background)), Notified: n.notified,
+		Tally: n.tally, Open: slices.Clone(n.open), Background: slices.Sorted(maps.Keys(n.background)), Notified: n.notified,
 	}
 	for _, key := range slices.Sorted(maps.Keys(n.threads)) {
 		s.Threads = append(s.Threads, n.threads[key].captureState())
@@ -122,7 +126,10 @@ func (n *Normalizer) captureState() normalizerState {
 	}
 	for _, id := range slices.Sorted(maps.Keys(n.calls)) {
 		c := n.calls[id]
-		s.Calls = append(s.Calls, callState{ID: id, Thread: c.thread.Key, Turn: c.turn, Name: c.name, Line: c.line})
+		s.Calls = append(s.Calls, callState{
+			ID: id, Thread: c.thread.Key, Message: c.message, Turn: c.turn, Name: c.name, Input: c.input, At: c.at, Line: c.line,
+			Done: c.done, Task: c.task, Executing: c.executing, Adopted: c.adopted,
+		})
 	}
 	for parent, l := range n.todos {
 		s.Todos[parent] = l.items
@@ -150,8 +157,12 @@ func (n *Normalizer) restoreState(s state) {
 		n.agents[id] = n.formerThread(key)
 	}
 	for _, c := range x.Calls {
-		n.calls[c.ID] = &toolCall{thread: n.formerThread(c.Thread), turn: c.Turn, name: c.Name, line: c.Line, done: true}
+		n.calls[c.ID] = &toolCall{
+			thread: n.formerThread(c.Thread), message: c.Message, turn: c.Turn, name: c.Name, input: c.Input, at: c.At, line: c.Line,
+			done: c.Done, task: c.Task, executing: c.Executing, adopted: c.Adopted,
+		}
 	}
+	n.open = x.Open
 	n.asked, n.denied, n.background = keySet(x.Asked), keySet(x.Denied), keySet(x.Background)
 	for parent, items := range x.Todos {
 		n.todos[parent] = &todos{items: items}

@@ -18,9 +18,9 @@ import (
 )
 
 // A session whose runner dies is gone on with by the next one, at whatever event it died, also in the turn of a message: nothing is
-// lost, nothing is there twice, and Codex is asked nothing twice.
+// lost, nothing is there twice, and Codex is asked nothing twice. So it is where the journal is given up after each line.
 func TestAttach(t *testing.T) {
-	run := func(t *testing.T, dieAt int) (lines []string, p place) {
+	run := func(t *testing.T, dieAt int, rests time.Duration) (lines []string, p place) {
 		t.Helper()
 		p = newPlace(t)
 		gate := filepath.Join(p.home, "go")
@@ -49,7 +49,9 @@ func TestAttach(t *testing.T) {
 					}
 				}
 			}
-			s, err := provider(t).Start(t.Context(), r)
+			codex := provider(t)
+			codex.RestEvery(rests)
+			s, err := codex.Start(t.Context(), r)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -75,20 +77,22 @@ func TestAttach(t *testing.T) {
 		}
 		return lines, p
 	}
-	want, _ := run(t, -1)
+	want, _ := run(t, -1, 0)
 	if len(want) < 15 || !strings.HasPrefix(want[len(want)-1], "agent:complete") {
 		t.Fatalf("it did\n%s", strings.Join(want, "\n"))
 	}
 	for dieAt := 1; dieAt < len(want); dieAt++ {
-		t.Run(fmt.Sprint(dieAt), func(t *testing.T) {
-			got, p := run(t, dieAt)
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-			if asked := p.read(t, "prompts"); asked != "thread-1: Do it.\nthread-1: And now?\n" {
-				t.Errorf("it was asked %q", asked)
-			}
-		})
+		for _, rests := range []time.Duration{0, 1} {
+			t.Run(fmt.Sprintf("%d, %d", dieAt, rests), func(t *testing.T) {
+				got, p := run(t, dieAt, rests)
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("(-want +got):\n%s", diff)
+				}
+				if asked := p.read(t, "prompts"); asked != "thread-1: Do it.\nthread-1: And now?\n" {
+					t.Errorf("it was asked %q", asked)
+				}
+			})
+		}
 	}
 }
 

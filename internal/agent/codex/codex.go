@@ -52,7 +52,12 @@ type Provider struct {
 	Grace   time.Duration // between SIGTERM and SIGKILL; default 5 s
 	Linger  time.Duration // for a program to exit once its turn is over; default 10 s
 	Logger  *slog.Logger  // default: none
+
+	restEvery time.Duration // default [restEvery]
 }
+
+// restEvery is the least time between two resting points of which the host is told.
+const restEvery = time.Second
 
 // startTimeout is how long a program may say nothing after its start, unless the request says.
 const startTimeout = time.Minute
@@ -85,6 +90,7 @@ func (p *Provider) Start(ctx context.Context, r agent.Request) (agent.Session, e
 	r.StartTimeout = cmp.Or(r.StartTimeout, startTimeout)
 	d := *p
 	d.Binary, d.Grace, d.Linger = cmp.Or(d.Binary, "codex"), cmp.Or(d.Grace, 5*time.Second), cmp.Or(d.Linger, 10*time.Second)
+	d.restEvery = cmp.Or(d.restEvery, restEvery)
 	d.Logger = cmp.Or(d.Logger, slog.New(slog.DiscardHandler)).With("run_id", r.RunID, "node_id", r.NodeID)
 	return &session{Program: pipe.NewProgram(ctx, r, d.Grace, d.Logger, nil), provider: d, request: r, prompt: prompt, f: newFold(r)}, nil
 }
@@ -193,12 +199,12 @@ func (s *Stream) Line(at int64, line []byte) []*wire.Event {
 	s.f.at = at
 	m, err := wire.RawFromJSON(line)
 	if err == nil && m.TextAt("type") == threadStarted {
-		if id := m.TextAt("thread_id"); len(id) <= maxID && s.f.thread == "" {
+		if id := m.TextAt("thread_id"); len(id) <= maxID && s.f.Thread == "" {
 			s.f.session = id
 		}
 		s.f.beginProgram()
-		s.f.failed = nil
-		at = max(at, s.f.begun+1) // by which what it does is told apart from what others of the thread do
+		s.f.Failed = nil
+		at = max(at, s.f.Begun+1) // by which what it does is told apart from what others of the thread do
 		s.f.at = at
 	}
 	s.beginAgent()
@@ -209,9 +215,9 @@ func (s *Stream) Line(at int64, line []byte) []*wire.Event {
 // TooLong takes a line that was too long to be read, of which the head is known.
 func (s *Stream) TooLong(at int64, head []byte, reason string) []*wire.Event {
 	s.f.at = at
-	s.f.line++
+	s.f.Line++
 	s.beginAgent()
-	s.f.emitEvent("", &wire.RawMessage{Source: source, Name: "malformed", Data: wire.RawString(toValidUTF8(string(head))), Reason: reason, Line: s.f.line})
+	s.f.emitEvent("", &wire.RawMessage{Source: source, Name: "malformed", Data: wire.RawString(toValidUTF8(string(head))), Reason: reason, Line: s.f.Line})
 	return s.f.takeEvents()
 }
 
@@ -219,7 +225,7 @@ func (s *Stream) TooLong(at int64, head []byte, reason string) []*wire.Event {
 func (s *Stream) Finish(at int64) []*wire.Event {
 	s.f.at = at
 	s.beginAgent()
-	if s.f.ended && s.f.failed == nil {
+	if s.f.Ended && s.f.Failed == nil {
 		s.f.completeTurn(at)
 	} else {
 		s.f.fail(at, wire.ErrorProcessDied, "what Codex has printed ends before its turn does", nil)

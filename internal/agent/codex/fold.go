@@ -26,50 +26,68 @@ type sessionFold struct {
 	mode    string
 	blocks  agent.Blocks
 
+	foldState
+
 	at       int64
-	line     int
-	named    bool  // the program has named its thread
-	unnamed  int   // its lines before that
-	begun    int64 // when the program's thread was told of, Unix ms
-	turnAt   int64
-	turn     int
-	block    int
-	inTurn   bool
-	ended    bool // the program has told the end of its turn
-	text     string
 	asked    []string        // its parent, without an answer, by call
 	onRecord map[string]bool // calls that have asked and are heard again: asked has those without an answer
-	calls    map[string]*openCall
-	order    []string
-	total    tokens // of the thread
-	spent    tokens // of the session's turns
-	turns    int64
-	time     int64 // of turns, ms
-	trouble  string
-	failed   *wire.AgentError
 	out      []*wire.Event
 }
 
-// tokens are counted over a thread. input has those of the cache in it.
-type tokens struct{ input, cached, written, output int64 }
+// foldState is what a session that goes on from a line of a program has to know of what came before.
+type foldState struct {
+	Version int    `json:"version"`
+	Thread  string `json:"thread"` // "": Codex hasn't named it yet
+	Line    int    `json:"line"`
+	Named   bool   `json:"named"`   // the program has named its thread
+	Unnamed int    `json:"unnamed"` // its lines before that
+	Begun   int64  `json:"begun"`   // when the program's thread was told of, Unix ms
+	TurnAt  int64  `json:"turnAt"`
+	Turn    int    `json:"turn"`
+	Block   int    `json:"block"`
+	InTurn  bool   `json:"inTurn"`
+	Ended   bool   `json:"ended"` // the program has told the end of its turn
+	Text    string `json:"text"`
+
+	Calls map[string]*openCall `json:"calls"`
+	Order []string             `json:"order"` // of Calls
+
+	Total   tokens           `json:"total"` // of the thread
+	Spent   tokens           `json:"spent"` // of the session's turns
+	Turns   int64            `json:"turns"`
+	Time    int64            `json:"time"` // of turns, ms
+	Trouble string           `json:"trouble"`
+	Failed  *wire.AgentError `json:"failed"`
+}
+
+// stateVersion is that of [foldState].
+const stateVersion = 1
+
+// tokens are counted over a thread. Input has those of the cache in it.
+type tokens struct {
+	Input   int64 `json:"input"`
+	Cached  int64 `json:"cached"`
+	Written int64 `json:"written"`
+	Output  int64 `json:"output"`
+}
 
 // openCall is one that has no result.
 type openCall struct {
-	name    string
-	input   wire.Raw
-	at      int64
-	changes []wire.Raw // of files
+	Name    string     `json:"name"`
+	Input   wire.Raw   `json:"input"`
+	At      int64      `json:"at"`
+	Changes []wire.Raw `json:"changes"` // of files
 }
 
 func newFold(r agent.Request) *sessionFold {
 	return &sessionFold{
 		session: r.SessionID, model: r.Options.Model, cwd: r.Options.Cwd, mode: cmp.Or(r.Options.PermissionMode, "bypassPermissions"),
-		blocks: r.Options.Blocks, calls: map[string]*openCall{}, asked: slices.Clone(r.Asked),
+		blocks: r.Options.Blocks, asked: slices.Clone(r.Asked), foldState: foldState{Version: stateVersion, Calls: map[string]*openCall{}},
 	}
 }
 
 func (f *sessionFold) emitEvent(call string, p wire.Payload) {
-	f.out = append(f.out, &wire.Event{Timestamp: f.at, SessionID: cmp.Or(f.thread, f.session), Turn: f.turn, CallID: call, Payload: p})
+	f.out = append(f.out, &wire.Event{Timestamp: f.at, SessionID: cmp.Or(f.Thread, f.session), Turn: f.Turn, CallID: call, Payload: p})
 }
 
 func (f *sessionFold) takeEvents() []*wire.Event {
@@ -82,25 +100,25 @@ func (f *sessionFold) takeEvents() []*wire.Event {
 const maxUnnamed = 200
 
 // isNoCodex reports whether the program has shown that it isn't Codex.
-func (f *sessionFold) isNoCodex() bool { return f.unnamed >= maxUnnamed && !f.named }
+func (f *sessionFold) isNoCodex() bool { return f.Unnamed >= maxUnnamed && !f.Named }
 
 // beginProgram begins another program of the session.
 func (f *sessionFold) beginProgram() {
-	f.inTurn, f.ended, f.trouble, f.named, f.unnamed = false, false, "", false, 0
+	f.InTurn, f.Ended, f.Trouble, f.Named, f.Unnamed = false, false, "", false, 0
 }
 
 // takeLine takes a line of the program.
 func (f *sessionFold) takeLine(at int64, line []byte) {
 	f.at = at
-	f.line++
-	f.unnamed++
+	f.Line++
+	f.Unnamed++
 	if strings.TrimSpace(string(line)) == "" {
 		return
 	}
 	m, err := wire.RawFromJSON(line)
 	if err != nil {
 		f.emitEvent("", &wire.RawMessage{
-			Source: source, Name: "malformed", Data: wire.RawString(toValidUTF8(string(line))), Reason: toValidUTF8(err.Error()), Line: f.line,
+			Source: source, Name: "malformed", Data: wire.RawString(toValidUTF8(string(line))), Reason: toValidUTF8(err.Error()), Line: f.Line,
 		})
 		return
 	}
@@ -138,27 +156,27 @@ func (f *sessionFold) takeThread(id string, m wire.Raw) {
 		f.emitRaw(m)
 		return
 	}
-	f.begun = f.at
+	f.Begun = f.at
 	f.emitEvent("", &wire.AgentInit{Model: f.model, Cwd: f.cwd, PermissionMode: f.mode})
-	if old := cmp.Or(f.thread, f.session); id != old { // last: a replay knows the session already
+	if old := cmp.Or(f.Thread, f.session); id != old { // last: a replay knows the session already
 		f.emitEvent("", &wire.SessionBound{OldSession: old, NewSession: id})
 	}
-	f.thread, f.named = id, true
+	f.Thread, f.Named = id, true
 }
 
 func (f *sessionFold) beginTurn() {
-	if f.inTurn || f.ended {
+	if f.InTurn || f.Ended {
 		return
 	}
-	f.inTurn, f.turnAt, f.text = true, f.at, ""
-	f.turn++
+	f.InTurn, f.TurnAt, f.Text = true, f.at, ""
+	f.Turn++
 	f.emitEvent("", &wire.TurnStart{Model: f.model})
 }
 
 // emitWarning tells of trouble that may pass: Codex tries again.
 func (f *sessionFold) emitWarning(message string, m wire.Raw) {
-	f.trouble = cmp.Or(message, "Codex tells of an error without a word")
-	f.emitEvent("", &wire.AgentError{ErrorType: wire.ErrorExecution, Message: f.trouble, Severity: wire.SeverityWarning, Phase: "model", Details: m})
+	f.Trouble = cmp.Or(message, "Codex tells of an error without a word")
+	f.emitEvent("", &wire.AgentError{ErrorType: wire.ErrorExecution, Message: f.Trouble, Severity: wire.SeverityWarning, Phase: "model", Details: m})
 }
 
 // takeItem takes what is told of an item: that it has begun, changed or ended.
@@ -180,7 +198,7 @@ func (f *sessionFold) takeItem(state string, item, m wire.Raw) {
 	case !isCall(kind) || id == "" || len(id) > maxID:
 		f.emitRaw(m)
 	default:
-		f.takeCall(state, id+"-"+strconv.FormatInt(f.begun, 36), kind, item)
+		f.takeCall(state, id+"-"+strconv.FormatInt(f.Begun, 36), kind, item)
 	}
 }
 
@@ -193,19 +211,19 @@ func (f *sessionFold) takeBlock(kind, text string) {
 	if text == "" {
 		return
 	}
-	f.block++
+	f.Block++
 	switch {
 	case kind == "reasoning" && f.blocks == agent.BlocksNever:
-		f.emitEvent("", &wire.AgentThinkingDelta{Content: text, Block: f.block})
+		f.emitEvent("", &wire.AgentThinkingDelta{Content: text, Block: f.Block})
 	case kind == "reasoning":
-		f.emitEvent("", &wire.AgentThinking{Content: text, Block: f.block})
+		f.emitEvent("", &wire.AgentThinking{Content: text, Block: f.Block})
 	case f.blocks == agent.BlocksNever:
-		f.emitEvent("", &wire.AgentTextDelta{Content: text, Block: f.block})
+		f.emitEvent("", &wire.AgentTextDelta{Content: text, Block: f.Block})
 	default:
-		f.emitEvent("", &wire.AgentText{Content: text, Block: f.block})
+		f.emitEvent("", &wire.AgentText{Content: text, Block: f.Block})
 	}
 	if kind == "agent_message" {
-		f.text = text
+		f.Text = text
 	}
 }
 
@@ -225,17 +243,17 @@ func (f *sessionFold) takeTodos(item wire.Raw) {
 
 // takeCall takes what is told of a call.
 func (f *sessionFold) takeCall(state, id, kind string, item wire.Raw) {
-	c := f.calls[id]
+	c := f.Calls[id]
 	if c == nil {
-		c = &openCall{at: f.at}
-		c.name, c.input = toolOf(kind, item)
-		f.calls[id], f.order = c, append(f.order, id)
-		sum := sha256.Sum256(c.input)
-		f.emitEvent(id, &wire.ToolIntent{ToolName: c.name, ToolInput: c.input, InputHash: hex.EncodeToString(sum[:]), Idempotent: kind == "web_search"})
+		c = &openCall{At: f.at}
+		c.Name, c.Input = toolOf(kind, item)
+		f.Calls[id], f.Order = c, append(f.Order, id)
+		sum := sha256.Sum256(c.Input)
+		f.emitEvent(id, &wire.ToolIntent{ToolName: c.Name, ToolInput: c.Input, InputHash: hex.EncodeToString(sum[:]), Idempotent: kind == "web_search"})
 		f.emitEvent(id, &wire.ToolState{From: wire.ToolPending, To: wire.ToolExecuting})
 	}
 	if kind == "file_change" {
-		c.changes = item.Get("changes").Items()
+		c.Changes = item.Get("changes").Items()
 	}
 	if state != "completed" {
 		return
@@ -245,7 +263,7 @@ func (f *sessionFold) takeCall(state, id, kind string, item wire.Raw) {
 	if failed != "" {
 		return
 	}
-	for _, x := range c.changes {
+	for _, x := range c.Changes {
 		change := map[string]string{"add": "created", "delete": "deleted"}[x.TextAt("kind")]
 		if path := x.TextAt("path"); path != "" {
 			f.emitEvent("", &wire.FileChanged{Path: path, Change: cmp.Or(change, "modified")})
@@ -254,8 +272,8 @@ func (f *sessionFold) takeCall(state, id, kind string, item wire.Raw) {
 }
 
 func (f *sessionFold) endCall(id string, p *wire.AgentTool) {
-	c := f.calls[id]
-	p.ToolName, p.ToolInput, p.DurationMs = c.name, c.input, new(max(0, f.at-c.at))
+	c := f.Calls[id]
+	p.ToolName, p.ToolInput, p.DurationMs = c.Name, c.Input, new(max(0, f.at-c.At))
 	if told := toldParent(p); told != nil {
 		f.emitEvent(id, told)
 		if told.Priority != wire.PriorityInfo && !f.onRecord[id] {
@@ -263,8 +281,8 @@ func (f *sessionFold) endCall(id string, p *wire.AgentTool) {
 		}
 	}
 	f.emitEvent(id, p)
-	delete(f.calls, id)
-	f.order = slices.DeleteFunc(f.order, func(x string) bool { return x == id })
+	delete(f.Calls, id)
+	f.Order = slices.DeleteFunc(f.Order, func(x string) bool { return x == id })
 }
 
 // toldParent is what a call has told the agent's parent; nil: nothing.
@@ -336,34 +354,34 @@ func (f *sessionFold) takeTurnEnd(m wire.Raw) {
 	f.closeCalls("the turn ended without the call's result")
 	u := m.Get("usage")
 	now := tokens{countOf(u, "input_tokens"), countOf(u, "cached_input_tokens"), countOf(u, "cache_write_input_tokens"), countOf(u, "output_tokens")}
-	added := now.since(f.total)
-	f.total, f.spent = now, f.spent.plus(added)
+	added := now.since(f.Total)
+	f.Total, f.Spent = now, f.Spent.plus(added)
 	usage := added.usage()
 	f.emitEvent("", &wire.Usage{
-		MessageID: fmt.Sprintf("%s/%s", f.thread, strconv.FormatInt(f.begun, 36)), Model: f.model, StopReason: "end_turn",
+		MessageID: fmt.Sprintf("%s/%s", f.Thread, strconv.FormatInt(f.Begun, 36)), Model: f.model, StopReason: "end_turn",
 		InputTokens: usage.InputTokens, OutputTokens: usage.OutputTokens,
 		CacheCreationInputTokens: usage.CacheCreationInputTokens, CacheReadInputTokens: usage.CacheReadInputTokens,
 	})
-	f.endTurn(&wire.TurnEnd{Subtype: "success", StopReason: "end_turn", Result: f.text, Usage: &usage})
+	f.endTurn(&wire.TurnEnd{Subtype: "success", StopReason: "end_turn", Result: f.Text, Usage: &usage})
 }
 
 // since returns what a thread has used since before. One that has used less counts anew.
 func (t tokens) since(before tokens) tokens {
-	d := tokens{t.input - before.input, t.cached - before.cached, t.written - before.written, t.output - before.output}
-	if d.input < 0 || d.cached < 0 || d.written < 0 || d.output < 0 {
+	d := tokens{t.Input - before.Input, t.Cached - before.Cached, t.Written - before.Written, t.Output - before.Output}
+	if d.Input < 0 || d.Cached < 0 || d.Written < 0 || d.Output < 0 {
 		return t
 	}
 	return d
 }
 
 func (t tokens) plus(x tokens) tokens {
-	return tokens{t.input + x.input, t.cached + x.cached, t.written + x.written, t.output + x.output}
+	return tokens{t.Input + x.Input, t.Cached + x.Cached, t.Written + x.Written, t.Output + x.Output}
 }
 
 // usage counts tokens of the cache apart, as the wire does.
 func (t tokens) usage() wire.TokenUsage {
 	return wire.TokenUsage{
-		InputTokens: max(0, t.input-t.cached-t.written), OutputTokens: t.output, CacheReadInputTokens: &t.cached, CacheCreationInputTokens: &t.written,
+		InputTokens: max(0, t.Input-t.Cached-t.Written), OutputTokens: t.Output, CacheReadInputTokens: &t.Cached, CacheCreationInputTokens: &t.Written,
 	}
 }
 
@@ -371,9 +389,9 @@ func (t tokens) usage() wire.TokenUsage {
 func (f *sessionFold) failTurn(message string, m wire.Raw) {
 	f.beginTurn()
 	f.closeCalls(wire.CallInterrupted)
-	message = cmp.Or(message, f.trouble, "the turn failed")
+	message = cmp.Or(message, f.Trouble, "the turn failed")
 	f.endTurn(&wire.TurnEnd{Subtype: "error", IsError: true, Result: message})
-	f.failed = &wire.AgentError{ErrorType: errorType(message), Message: message, Severity: wire.SeverityError, Phase: "model", Details: m}
+	f.Failed = &wire.AgentError{ErrorType: errorType(message), Message: message, Severity: wire.SeverityError, Phase: "model", Details: m}
 }
 
 // errorType recognises failures by the status that Codex tells in its words.
@@ -390,16 +408,16 @@ func errorType(message string) string {
 }
 
 func (f *sessionFold) endTurn(p *wire.TurnEnd) {
-	p.NumTurns, p.DurationMs = 1, max(0, f.at-f.turnAt)
-	f.turns++
-	f.time += p.DurationMs
-	f.inTurn, f.ended = false, true
+	p.NumTurns, p.DurationMs = 1, max(0, f.at-f.TurnAt)
+	f.Turns++
+	f.Time += p.DurationMs
+	f.InTurn, f.Ended = false, true
 	f.emitEvent("", p)
 }
 
 // closeCalls ends the calls that have no result.
 func (f *sessionFold) closeCalls(why string) {
-	for _, id := range slices.Clone(f.order) {
+	for _, id := range slices.Clone(f.Order) {
 		f.endCall(id, &wire.AgentTool{ToolOutput: wire.Null, Error: why})
 	}
 }
@@ -407,21 +425,21 @@ func (f *sessionFold) closeCalls(why string) {
 // completeTurn ends the execution well.
 func (f *sessionFold) completeTurn(at int64) {
 	f.at = at
-	f.emitEvent("", &wire.AgentComplete{Result: f.text, Usage: f.spent.usage(), NumTurns: f.turns, DurationMs: f.time, StopReason: "end_turn"})
+	f.emitEvent("", &wire.AgentComplete{Result: f.Text, Usage: f.Spent.usage(), NumTurns: f.Turns, DurationMs: f.Time, StopReason: "end_turn"})
 }
 
 // pauseAgent ends the execution of an agent that was interrupted.
 func (f *sessionFold) pauseAgent(at int64) {
 	f.at = at
 	f.closeCalls(wire.CallInterrupted)
-	f.emitEvent("", &wire.AgentPaused{Reason: "interrupted", NumTurns: f.turns})
+	f.emitEvent("", &wire.AgentPaused{Reason: "interrupted", NumTurns: f.Turns})
 }
 
 // fail ends the execution of a program that has ended before its turn, or that failed in it.
 func (f *sessionFold) fail(at int64, kind, message string, details wire.Raw) {
 	f.at = at
 	f.closeCalls(wire.CallInterrupted)
-	p := f.failed
+	p := f.Failed
 	if p == nil {
 		p = &wire.AgentError{ErrorType: kind, Message: toValidUTF8(message), Severity: wire.SeverityError, Phase: "lifecycle", Details: details}
 	}

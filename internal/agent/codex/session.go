@@ -28,8 +28,13 @@ type session struct {
 	f        *sessionFold
 	number   uint64 // of the program, from 0
 
+	live   bool      // the program is heard as it speaks, no more from its journal
+	rests  uint64    // the last resting point of the program
+	rested time.Time // when the host was told of it
+
 	cut  bool // the turn is cut short, for a message; under Mu
 	lost bool // the program was never asked anything; under Mu
+	fed  bool // the program has its prompt; under Mu
 }
 
 // programName is that of the first program among those of its host. Those of messages have the command's id behind it, so that
@@ -116,8 +121,8 @@ func (s *session) recallPast() error {
 			since = since.plus(tokens{p.InputTokens + read + written, read, written, p.OutputTokens})
 		}
 	}
-	if s.f.total = before; !s.request.Host.Has(programName) { // else that session goes on
-		s.f.total = before.plus(since)
+	if s.f.Total = before; !s.request.Host.Has(programName) { // else that session goes on
+		s.f.Total = before.plus(since)
 	}
 	return nil
 }
@@ -165,7 +170,7 @@ func (s *session) startEvent() *wire.Event {
 
 // runTurn runs the program of a turn to its end. It reports whether the session goes on.
 func (s *session) runTurn(t turn, yield func(*wire.Event, error) bool) bool {
-	s.Offset, s.Index = s.number<<40, 0
+	s.Offset, s.Index, s.live, s.rests = s.number<<40, 0, false, 0
 	s.f.beginProgram()
 	p, err := s.launchProgram(t)
 	switch {
@@ -184,6 +189,11 @@ func (s *session) runTurn(t turn, yield func(*wire.Event, error) bool) bool {
 		return false
 	}
 	defer func() { _ = p.Close() }()
+	if err := s.restoreRest(p.Last); err != nil {
+		s.f.fail(nowMillis(), wire.ErrorJournalUnreadable, "what a former runner knew of the agent can't be read: "+toValidUTF8(err.Error()), nil)
+		s.Yield(yield, s.Place(s.f.takeEvents())...)
+		return false
+	}
 	if m := t.message; m.CommandID != "" && !t.told {
 		s.f.at = nowMillis()
 		s.f.emitEvent("", &wire.UserMessage{Content: m.Content, Source: "command", CommandID: m.CommandID})
@@ -211,7 +221,7 @@ func startText(binary string, err error) string {
 // launchProgram starts the program of a turn and gives it what it is to do, or attaches to the one that is there.
 func (s *session) launchProgram(t turn) (*process.Process, error) {
 	r := s.request
-	thread, fork := s.f.thread, false
+	thread, fork := s.f.Thread, false
 	switch {
 	case thread != "":
 	case r.ForkOf != "" && (r.ForkAt != "" || r.ForkOf == r.SessionID):
@@ -237,7 +247,7 @@ func (s *session) feedProgram(p *process.Process, t turn) *process.Process {
 	heard := make(chan process.Frame)
 	s.Tasks.Go(func() {
 		defer close(heard)
-		given := 0
+		given := len(p.Last.State) // by a former session, before what is heard again
 		for f := range p.Frames {
 			switch f.Direction {
 			case process.In:
@@ -252,6 +262,9 @@ func (s *session) feedProgram(p *process.Process, t turn) *process.Process {
 						_, _ = io.WriteString(p.Stdin, s.promptOf(t)) // a program that is gone says so by its end
 					}
 					_ = p.Stdin.Close()
+					s.Mu.Lock()
+					defer s.Mu.Unlock()
+					s.fed = true
 				})
 			case process.Out, process.Err:
 			}
@@ -328,6 +341,8 @@ func (s *session) hear(p *process.Process, yield func(*wire.Event, error) bool) 
 	silent := time.NewTimer(s.request.StartTimeout)
 	defer silent.Stop()
 	var over <-chan time.Time // the program's turn is: it is to exit
+	resting := time.NewTicker(max(restEvery, s.provider.restEvery)) // also of a program that waits for room in its journal
+	defer resting.Stop()
 	exited := p.Exited()
 	for {
 		select {
@@ -341,13 +356,16 @@ func (s *session) hear(p *process.Process, yield func(*wire.Event, error) bool) 
 			if !s.takeLine(in, yield) {
 				return reason, false
 			}
-			if s.f.ended && over == nil {
+			if s.f.Ended && over == nil {
 				over = time.After(s.provider.Linger)
 			}
 			if s.f.isNoCodex() { // what it has printed besides isn't read: there may be no end of it
 				_ = p.End(s.provider.Grace)
-				return fmt.Sprintf("it has printed %d lines before the one that names its thread", s.f.unnamed), true
+				return fmt.Sprintf("it has printed %d lines before the one that names its thread", s.f.Unnamed), true
 			}
+			s.reportRest(p)
+		case <-resting.C:
+			s.reportRest(p)
 		case <-silent.C:
 			reason = fmt.Sprintf("it printed nothing within %s, the node's policy.startTimeoutMs", s.request.StartTimeout)
 			_ = p.End(s.provider.Grace)
@@ -366,17 +384,58 @@ func (s *session) takeLine(in pipe.Line, yield func(*wire.Event, error) bool) bo
 	switch {
 	case in.Direction == process.Out && in.Long != nil:
 		s.f.at = in.At
-		s.f.unnamed++
+		s.f.Unnamed++
 		s.f.emitEvent("", &wire.RawMessage{
 			Source: source, Name: "malformed", Data: wire.RawString(toValidUTF8(string(in.Long.Head))), Reason: fmt.Sprintf("it has %d bytes", in.Long.Bytes),
 		})
 	case in.Direction == process.Out:
 		s.f.takeLine(in.At, in.Data)
 	default:
+		s.live = s.live || in.Direction == process.Live
 		return true
 	}
 	s.Offset, s.Index = s.number<<40|in.Offset, 0
 	return s.Yield(yield, s.Place(s.f.takeEvents())...)
+}
+
+// reportRest tells the host that the program's journal isn't needed up to here, if the log has all that came of it.
+func (s *session) reportRest(p *process.Process) {
+	offset := s.Offset - s.number<<40
+	if !s.live || !s.isFed() || offset == s.rests || time.Since(s.rested) < s.provider.restEvery || s.request.Stored != nil && !s.request.Stored() {
+		return
+	}
+	data, err := wire.Marshal(&s.f.foldState)
+	if err != nil {
+		s.provider.Logger.Warn("agent's state not kept", "error", err)
+		return
+	}
+	s.rested, s.rests = time.Now(), offset
+	p.Rested(process.Rest{Offset: offset, State: data})
+}
+
+func (s *session) isFed() bool {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	return s.fed
+}
+
+// restoreRest takes what a former session has left at its last resting point of a program.
+func (s *session) restoreRest(last process.Rest) error {
+	s.rests = last.Offset
+	s.Offset |= last.Offset
+	if len(last.State) == 0 {
+		return nil
+	}
+	var x foldState
+	err := wire.Unmarshal(last.State, &x)
+	if err == nil && x.Version != stateVersion {
+		err = fmt.Errorf("it is of version %d; this program reads %d", x.Version, stateVersion)
+	}
+	if err != nil {
+		return err
+	}
+	s.f.foldState = x
+	return nil
 }
 
 // concludeTurn judges the end of a program. It reports whether the session goes on.
@@ -394,10 +453,10 @@ func (s *session) concludeTurn(p *process.Process, t turn, reason string, yield 
 		return false
 	}
 	lost := how.Lost && !t.former
-	if p.Attached && how.Signal == "TERM" && !cut && !halting && s.f.failed == nil { // what for, the former session knew
+	if p.Attached && how.Signal == "TERM" && !cut && !halting && s.f.Failed == nil { // what for, the former session knew
 		lost = true
 	}
-	if s.isLost() || lost && !closed && reason == "" && !s.f.ended {
+	if s.isLost() || lost && !closed && reason == "" && !s.f.Ended {
 		yield(nil, agent.ErrLost)
 		return false
 	}
@@ -405,24 +464,24 @@ func (s *session) concludeTurn(p *process.Process, t turn, reason string, yield 
 	details := wire.RawOf(map[string]any{"exitCode": int64(how.Code), "signal": how.Signal, "reason": reason, "stderr": toValidUTF8(words)})
 	f := s.f
 	switch {
-	case f.failed != nil:
+	case f.Failed != nil:
 		f.fail(nowMillis(), "", "", nil)
-	case halting && !f.ended:
+	case halting && !f.Ended:
 		f.pauseAgent(nowMillis())
-	case f.ended && halting && s.HasMessages():
+	case f.Ended && halting && s.HasMessages():
 		f.pauseAgent(nowMillis())
-	case f.ended, cut:
-		if !f.ended { // a message cuts it short
+	case f.Ended, cut:
+		if !f.Ended { // a message cuts it short
 			f.at = nowMillis()
 			f.closeCalls(wire.CallInterrupted)
-			if f.inTurn {
+			if f.InTurn {
 				f.endTurn(&wire.TurnEnd{Subtype: "interrupted", StopReason: "cancelled"})
 			}
 		}
 		return s.Yield(yield, s.Place(f.takeEvents())...)
-	case !f.named && lostThread(words) != "":
+	case !f.Named && lostThread(words) != "":
 		f.fail(nowMillis(), wire.ErrorSessionNotFound, "Codex can't go on with its thread: "+lostThread(words), details)
-	case f.thread == "":
+	case f.Thread == "":
 		f.fail(nowMillis(), wire.ErrorStartFailed, "the agent didn't start: it "+how.Text("", reason, words), details)
 	default:
 		f.fail(nowMillis(), wire.ErrorProcessDied, "the agent "+how.Text("", reason, words)+", before its result", details)

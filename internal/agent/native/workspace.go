@@ -125,6 +125,8 @@ func (w workspace) editFile(_ context.Context, _ string, in editInput) (result, 
 		return result{}, errors.New("old_string does not occur in the file: read it again")
 	case n > 1 && !in.All:
 		return result{}, fmt.Errorf("old_string occurs %d times: make it longer, or set replace_all", n)
+	case len(content)+n*(len(in.New)-len(in.Old)) > workdir.MaxFile: // before it is made
+		return result{}, fmt.Errorf("the content would have %d bytes, more than %d", len(content)+n*(len(in.New)-len(in.Old)), workdir.MaxFile)
 	}
 	return w.saveText(in.Path, strings.ReplaceAll(content, in.Old, in.New))
 }
