@@ -239,12 +239,6 @@ func TestABatchThatFailsLeavesNoTrace(t *testing.T) {
 	p2 := *p
 	p2.entries = p.entries[:half]
 	p2.store(s, half)
-	broken := p.entries[half+20]
-	broken.Event = &wire.Event{RunID: "r1", NodeID: "coder", Seq: 1 << 63, Epoch: 1, Payload: &wire.AgentText{Content: "x"}} // no INTEGER
-	batch := append(append([]eventlog.Entry{}, p.entries[half:half+20]...), broken)
-	if _, err := s.Index.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: batch}); err == nil {
-		t.Fatal("a batch with an event that can't be stored was recorded")
-	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := s.Index.Record(ctx, recorder.Batch{Incarnation: incarnation, Entries: p.entries[half:]}); !errors.Is(err, context.Canceled) {
@@ -254,7 +248,7 @@ func TestABatchThatFailsLeavesNoTrace(t *testing.T) {
 	p2.store(s, 7)
 	closed(t, s)
 	if diff := cmp.Diff(dump(t, clean), dump(t, dirty)); diff != "" {
-		t.Errorf("(-clean +after failures):\n%s", diff)
+		t.Errorf("(-clean +after the failure):\n%s", diff)
 	}
 }
 

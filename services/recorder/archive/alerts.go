@@ -7,6 +7,7 @@ import (
 	"errors"
 
 	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder/internal/database"
 	"code.wake.dev/wake/services/recorder/internal/table"
 )
 
@@ -69,7 +70,7 @@ func (a *Archive) RecordAlerts(ctx context.Context, created string, list []Alert
 		stored := int64(0)
 		for _, m := range list {
 			var said wire.Alert
-			if wire.Unmarshal(m.Data, &said) != nil || said.Key == "" || len(said.Key) > table.MaxKey {
+			if wire.Unmarshal(m.Data, &said) != nil || said.Key == "" || !database.IsKey(said.Key) {
 				continue
 			}
 			var n int

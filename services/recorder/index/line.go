@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 
 	"code.wake.dev/wake/internal/timeline"
@@ -15,7 +16,7 @@ import (
 // line become one.
 func (w *writer) deriveLine(r *runRow, writer, about *nodeRow, pos uint64, e *wire.Event) error {
 	if p, ok := e.Payload.(*wire.LogTruncated); ok && p.Lost == 0 {
-		if err := w.hideLinesAfter(r, writer, p.AtSeq); err != nil {
+		if err := w.hideLinesAfter(r, writer, min(p.AtSeq, math.MaxInt64)); err != nil {
 			return err
 		}
 	}
@@ -54,7 +55,7 @@ func (w *writer) deriveLine(r *runRow, writer, about *nodeRow, pos uint64, e *wi
 	return nil
 }
 
-// hideLinesAfter hides the lines of a node after seq.
+// hideLinesAfter hides the lines of a node after seq, which a database takes.
 func (w *writer) hideLinesAfter(r *runRow, n *nodeRow, seq uint64) error {
 	if err := w.writeLines(); err != nil {
 		return err

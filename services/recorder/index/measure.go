@@ -8,6 +8,7 @@ import (
 	"code.wake.dev/wake/internal/ledger"
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder/internal/database"
 	"code.wake.dev/wake/services/recorder/internal/table"
 )
 
@@ -94,5 +95,6 @@ func (w *writer) writeSpend() error {
 
 // modelKey is a model's name as far as an index takes it.
 func modelKey(name string) string {
+	name = database.PostgresText(name)
 	return strings.ToValidUTF8(name[:min(len(name), table.MaxKey)], "")
 }

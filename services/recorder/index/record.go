@@ -82,7 +82,7 @@ func (w *writer) recordEntry(e *eventlog.Entry) error {
 	if e.Err != nil {
 		return w.keepBadEntry(e)
 	}
-	if len(e.RunID) > table.MaxKey || len(e.Event.NodeID) > table.MaxKey || len(e.Event.Node()) > table.MaxKey {
+	if !database.IsKey(e.RunID) || !database.IsKey(e.Event.NodeID) || !database.IsKey(e.Event.Node()) {
 		odd := *e
 		odd.Err = errKey
 		return w.keepBadEntry(&odd)

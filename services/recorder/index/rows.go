@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"code.wake.dev/wake/internal/chain"
@@ -12,6 +13,7 @@ import (
 	"code.wake.dev/wake/internal/ledger"
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder/internal/database"
 	"code.wake.dev/wake/services/recorder/internal/table"
 )
 
@@ -180,12 +182,15 @@ func (w *writer) writeNode(n *nodeRow) error {
 	return w.putNumbered(putNode, &n.Node, n.ID)
 }
 
-// addLabels notes labels, except for names that are too long for a question.
+// addLabels notes labels, except for names by which nothing can be asked for.
 func (w *writer) addLabels(r *runRow, labels map[string]string) error {
-	for key, value := range labels {
-		if len(key) > table.MaxKey {
-			continue
+	known := map[string]string{}
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		if database.IsKey(key) {
+			known[database.PostgresText(key)] = labels[key] // whatever the database is: to PostgreSQL two names may be one
 		}
+	}
+	for key, value := range known {
 		if err := w.putRow(addLabel, &table.Label{Run: r.ID, Key: key, Value: value}); err != nil {
 			return err
 		}
@@ -220,7 +225,7 @@ func (w *writer) noteSessions(r *runRow, n *nodeRow, pos uint64, e *wire.Event) 
 		}
 	}
 	for _, session := range sessions {
-		if session == "" || len(session) > table.MaxKey || e.Parent != "" {
+		if session == "" || !database.IsKey(session) || e.Parent != "" {
 			continue
 		}
 		if err := w.bindSession(r, n, pos, e, session); err != nil {
@@ -230,8 +235,8 @@ func (w *writer) noteSessions(r *runRow, n *nodeRow, pos uint64, e *wire.Event) 
 	return nil
 }
 
-// ancestorsOf returns the runs of which the event makes its own, which is in a state then, a fork at any distance, or a child. A name
-// that is too long for a run isn't one.
+// ancestorsOf returns the runs of which the event makes its own, which is in a state then, a fork at any distance, or a child. What
+// can't be a run's name isn't one.
 func ancestorsOf(e *wire.Event, state *wire.State) (runs []string) {
 	switch p := e.Payload.(type) {
 	case *wire.FlowStart:
@@ -243,5 +248,5 @@ func ancestorsOf(e *wire.Event, state *wire.State) (runs []string) {
 		}
 	}
 	slices.Sort(runs)
-	return slices.DeleteFunc(slices.Compact(runs), func(run string) bool { return run == "" || len(run) > table.MaxKey })
+	return slices.DeleteFunc(slices.Compact(runs), func(run string) bool { return run == "" || !database.IsKey(run) })
 }

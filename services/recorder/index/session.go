@@ -77,7 +77,7 @@ func (t *talk) hasOpenCalls() bool {
 // sessionOf returns the session that an event is of, and makes it the node's. "": none.
 func (w *writer) sessionOf(r *runRow, n *nodeRow, pos uint64, e *wire.Event) (string, error) {
 	id, t := e.SessionID, &n.talk
-	if id == "" || len(id) > table.MaxKey || id == t.Session || e.Parent != "" && t.Session != "" {
+	if id == "" || !database.IsKey(id) || id == t.Session || e.Parent != "" && t.Session != "" {
 		return t.Session, nil
 	}
 	if err := w.bindSession(r, n, pos, e, id); err != nil {
@@ -197,9 +197,9 @@ func (w *writer) noteCall(r *runRow, n *nodeRow, pos uint64, e *wire.Event, p *w
 	return w.addCall(step.Message, e, p.ToolName, p.ToolInput)
 }
 
-// callKey is what a call is known by. It isn't longer than a key may be.
+// callKey is what a call is known by. It can be found by an index.
 func callKey(id string) string {
-	if len(id) <= table.MaxKey {
+	if database.IsKey(id) {
 		return id
 	}
 	sum := sha256.Sum256([]byte(id))

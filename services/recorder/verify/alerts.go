@@ -129,7 +129,7 @@ func (v *verifier) compareAlerts(ctx context.Context, run string, log *eventlog.
 			continue // it is of no key of ours, or was forged: the recorder leaves it, too
 		}
 		var a wire.Alert
-		if wire.Unmarshal(data, &a) != nil || a.Key == "" || len(a.Key) > table.MaxKey || v.gone[a.RunID] || run != "" && a.RunID != run {
+		if wire.Unmarshal(data, &a) != nil || a.Key == "" || !database.IsKey(a.Key) || v.gone[a.RunID] || run != "" && a.RunID != run {
 			continue
 		}
 		var pos uint64

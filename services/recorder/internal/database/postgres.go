@@ -65,6 +65,9 @@ func PostgresText(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\u2400")
 }
 
+// IsKey reports whether a text can be found by an index, in whichever database: PostgreSQL ends what stores a longer one.
+func IsKey(s string) bool { return len(PostgresText(s)) <= table.MaxKey }
+
 // IsPostgres reports whether a store is named by the URL of a database.
 func IsPostgres(target string) bool {
 	return strings.HasPrefix(target, "postgres://") || strings.HasPrefix(target, "postgresql://")

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
 )
 
 // Create returns the statements that make the tables in a database, and their
@@ -155,11 +156,7 @@ func valueOf(f reflect.Value) any {
 	case reflect.Int, reflect.Int64:
 		return f.Int()
 	case reflect.Uint64:
-		n := f.Uint()
-		if n > math.MaxInt64 {
-			return n // which the driver refuses
-		}
-		return int64(n)
+		return int64(min(f.Uint(), math.MaxInt64)) // no database has larger ones, and no run as many events
 	case reflect.Pointer:
 		if f.IsNil() {
 			return nil
