@@ -21,10 +21,9 @@ func (a orderVerbs) approveCommand() *cobra.Command {
 	cmd := a.decisionVerb(&c, &choose, "approved")
 	cmd.Use = "approve RUN CALL"
 	cmd.Short = "Allow a tool call that waits for a decision"
-	cmd.Long = `Allow a tool call that waits for a decision. CALL is the id of the call, or the
-beginning of one; wake approvals lists them. A call that asks a question
-(AskUserQuestion) is approved by its answer: --choose takes options by their label or
-number, and --note says anything else.
+	cmd.Long = `Allow a tool call that waits for a decision. CALL is the id of the call, as wake
+approvals tells it. A call that asks a question (AskUserQuestion) is approved by its
+answer: --choose takes options by their label or number, and --note says anything else.
 
     wake approve RUN CALL --choose Tabs
     wake approve RUN CALL --choose Indent=Tabs --choose Checks=vet,lint`
@@ -38,8 +37,8 @@ func (a orderVerbs) denyCommand() *cobra.Command {
 	cmd.Use = "deny RUN CALL"
 	cmd.Short = "Refuse a tool call that waits for a decision"
 	cmd.Long = `Refuse a tool call that waits for a decision, also one that asks a question: the
-agent is told so, and goes on without it. CALL is the id of the call, or the beginning
-of one; wake approvals lists them.`
+agent is told so, and goes on without it. CALL is the id of the call, as wake approvals
+tells it.`
 	return cmd
 }
 
@@ -55,6 +54,7 @@ func (a orderVerbs) decisionVerb(c *wire.Command, choose *[]string, done string)
 			return a.decideCall(cmd.Context(), args[0], args[1], *c, options, done)
 		},
 	}
+	cmd.Flags().StringVar(&c.NodeID, "node", "", "the `node` whose call it is, where calls of several have the same id")
 	cmd.Flags().StringVar(&c.Note, "note", "", "`why`, for the agent and the log; of a question, the answer")
 	return cmd
 }
@@ -70,12 +70,9 @@ func (a orderVerbs) decideCall(ctx context.Context, ref, call string, c wire.Com
 		return err
 	}
 	c.RunID, c.CallID = run, call
-	waits, err := oneOf(waitingCalls(state), "call", call)
+	waits, err := waitingUnder(waitingCalls(state), "call", call, c.NodeID)
 	if err != nil {
 		return err
-	}
-	if waits != nil {
-		c.CallID = waits.CallID
 	}
 	if len(options) > 0 {
 		if waits == nil || waits.Kind != wire.ApprovalQuestion {
@@ -98,23 +95,37 @@ func waitingCalls(s *wire.State) []wire.Approval {
 	})
 }
 
-// oneOf returns what waits under an id, or the beginning of one; nil if nothing does: the
-// run's owner says so, on record.
-func oneOf(waits []wire.Approval, what, id string) (*wire.Approval, error) {
-	var found *wire.Approval
-	var matches []string
-	for i, w := range waits {
-		if w.CallID == id {
-			return &waits[i], nil
-		}
-		if strings.HasPrefix(w.CallID, id) && !slices.Contains(matches, w.CallID) {
-			matches, found = append(matches, w.CallID), &waits[i]
+// waitingUnder returns what waits under an id, of a node if one is given; nil if nothing does: the run's owner says so, on record. The
+// beginning of an id isn't enough: what a user has seen may have got its answer, and another call begin so.
+func waitingUnder(waits []wire.Approval, what, id, node string) (*wire.Approval, error) {
+	var found, begin []wire.Approval
+	for _, w := range waits {
+		switch {
+		case node != "" && w.NodeID != node:
+		case w.CallID == id:
+			found = append(found, w)
+		case strings.HasPrefix(w.CallID, id):
+			begin = append(begin, w)
 		}
 	}
-	if len(matches) > 1 {
-		return nil, &wire.APIError{Code: wire.CodeAmbiguousID, Message: "several " + what + "s begin with " + id, Matches: matches}
+	problem := &wire.APIError{Code: wire.CodeAmbiguousID}
+	switch {
+	case len(found) == 1:
+		return &found[0], nil
+	case len(found) > 1:
+		problem.Message, problem.Hint = fmt.Sprintf("%ss of several nodes are called %s", what, id), "name one by --node"
+		for _, w := range found {
+			problem.Matches = append(problem.Matches, w.NodeID)
+		}
+	case len(begin) > 0:
+		problem.Message, problem.Hint = fmt.Sprintf("no %s %s waits; there are some that begin so", what, id), "give the whole id"
+		for _, w := range begin {
+			problem.Matches = append(problem.Matches, w.CallID)
+		}
+	default:
+		return nil, nil //nolint:nilnil // nothing waits under it
 	}
-	return found, nil
+	return nil, problem
 }
 
 func (a orderVerbs) approvalsCommand() *cobra.Command {

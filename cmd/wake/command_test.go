@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -40,13 +41,21 @@ func TestWaitingCalls(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	for call, id := range map[string]string{"toolu_12": "toolu_12", "toolu_3": "toolu_3", "toolu_13": "toolu_13", "toolu_2": "", "nosuch": ""} {
-		got, err := oneOf(waitingCalls(s), "call", call)
+		got, err := waitingUnder(waitingCalls(s), "call", call, "")
 		if err != nil || (got == nil) != (id == "") || got != nil && got.CallID != id {
 			t.Errorf("%s: %+v, %v", call, got, err)
 		}
 	}
-	_, err := oneOf(waitingCalls(s), "call", "toolu_1")
-	if e := apiError(err); e.Code != wire.CodeAmbiguousID || len(e.Matches) != 2 {
-		t.Errorf("%+v", e)
+	for begin, matches := range map[string][]string{"toolu_1": {"toolu_13", "toolu_12"}, "toolu_": {"toolu_13", "toolu_12", "toolu_3"}, "toolu": {"toolu_13", "toolu_12", "toolu_3"}} {
+		_, err := waitingUnder(waitingCalls(s), "call", begin, "")
+		if e := apiError(err); e.Code != wire.CodeAmbiguousID || !slices.Equal(e.Matches, matches) {
+			t.Errorf("%s: %+v", begin, e)
+		}
+	}
+	s.Tools["c#1/toolu_12"] = wire.ToolCall{Node: "c", CallID: "toolu_12", Tool: "Write", State: wire.ToolApprovalRequired, Since: 9}
+	for node, is := range map[string]bool{"a": true, "c": true, "b": false, "": false} {
+		if got, _ := waitingUnder(waitingCalls(s), "call", "toolu_12", node); (got != nil) != is || is && got.NodeID != node {
+			t.Errorf("of node %q: %+v", node, got)
+		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 )
 
 func (a orderVerbs) replyCommand() *cobra.Command {
-	var prompt string
+	var prompt, node string
 	cmd := &cobra.Command{
 		Use:   "reply RUN ANSWER",
 		Short: "Answer a question that a run asks",
@@ -27,10 +27,11 @@ is an answer of one's own. Several questions at once are answered by an object:
 
     wake reply RUN '{"Indent": "Tabs", "Checks": ["vet", "lint"]}'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.answerQuestion(cmd.Context(), args[0], args[1], prompt)
+			return a.answerQuestion(cmd.Context(), args[0], args[1], prompt, node)
 		},
 	}
-	cmd.Flags().StringVar(&prompt, "prompt", "", "`id` of the question, or the beginning of one (default: the one that is open)")
+	cmd.Flags().StringVar(&prompt, "prompt", "", "`id` of the question, as wake approvals tells it (default: the one that is open)")
+	cmd.Flags().StringVar(&node, "node", "", "the `node` that asks")
 	_ = cmd.RegisterFlagCompletionFunc("prompt", func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) == 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -40,7 +41,7 @@ is an answer of one's own. Several questions at once are answered by an object:
 	return cmd
 }
 
-func (a orderVerbs) answerQuestion(ctx context.Context, ref, answer, prompt string) error {
+func (a orderVerbs) answerQuestion(ctx context.Context, ref, answer, prompt, node string) error {
 	s, runID, err := a.openRun(ctx, ref)
 	if err != nil {
 		return err
@@ -50,7 +51,7 @@ func (a orderVerbs) answerQuestion(ctx context.Context, ref, answer, prompt stri
 	if err != nil {
 		return err
 	}
-	asked, err := openQuestion(state, prompt)
+	asked, err := openQuestion(state, prompt, node)
 	if err != nil {
 		return err
 	}
@@ -68,7 +69,7 @@ func replyTo(asked wire.Approval, answer string) wire.Command {
 	if err != nil {
 		content = wire.RawString(answer)
 	}
-	return wire.Command{Type: "reply", PromptID: asked.CallID, Content: content}
+	return wire.Command{Type: "reply", NodeID: asked.NodeID, PromptID: asked.CallID, Content: content}
 }
 
 // openQuestions lists what waits for an answer in a run.
@@ -80,13 +81,13 @@ func onlyQuestions(open []wire.Approval) []wire.Approval {
 }
 
 // openQuestion returns the question to answer: the named one, or the only one. If it has its answer the run's owner says so.
-func openQuestion(s *wire.State, named string) (wire.Approval, error) {
+func openQuestion(s *wire.State, named, node string) (wire.Approval, error) {
 	open := openQuestions(s)
 	if named != "" || len(open) == 0 {
 		open = onlyQuestions(ask.Open(s))
 	}
 	if named != "" {
-		found, err := oneOf(open, "question", named)
+		found, err := waitingUnder(open, "question", named, node)
 		if err == nil && found == nil {
 			err = usageError("wake approvals "+s.RunID, "run %s asks no question %q", s.RunID, named)
 		}
@@ -95,6 +96,7 @@ func openQuestion(s *wire.State, named string) (wire.Approval, error) {
 		}
 		return *found, nil
 	}
+	open = slices.DeleteFunc(open, func(a wire.Approval) bool { return node != "" && a.NodeID != node })
 	switch len(open) {
 	case 0:
 		return wire.Approval{}, usageError("wake approvals "+s.RunID+" lists what it and the runs that it has begun ask", "run %s itself asks nothing", s.RunID)

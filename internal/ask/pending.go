@@ -59,9 +59,16 @@ func Open(s *wire.State) []wire.Approval {
 			})
 		}
 	}
+	named := map[string]int{}
+	for _, a := range all {
+		named[a.CallID]++
+	}
 	for i := range all {
 		all[i].RunID = s.RunID
 		all[i].Answer = answerCommand(all[i])
+		if id := all[i].CallID; id != "" && named[id] > 1 { // ids are those of agents, which may count their calls
+			all[i].Answer += " --node " + ShellWord(all[i].NodeID)
+		}
 	}
 	slices.SortFunc(all, Older)
 	return all

@@ -3,6 +3,7 @@ package flow
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"code.wake.dev/wake/internal/run"
@@ -155,12 +156,28 @@ func (p *planner) requestInput(id string, n wire.NodeState, fault error) {
 	})
 }
 
-// AcceptAnswer returns an answer to an ask node as the node takes it, or says why it doesn't: the choice that it is, of the type
+// numberedChoice returns the index of the choice that has a number from 1; -1: there is none, or they are numbers themselves.
+func numberedChoice(choices []wire.Raw, answer string) int {
+	for _, c := range choices {
+		if _, err := strconv.ParseFloat(c.Plain(), 64); err == nil {
+			return -1
+		}
+	}
+	if n, err := strconv.Atoi(answer); err == nil && n >= 1 && n <= len(choices) {
+		return n - 1
+	}
+	return -1
+}
+
+// AcceptAnswer returns an answer to an ask node as the node takes it, or says why it doesn't: the choice that it is, or whose number from 1, of the type
 // that it has in the node's input, as the text 1 may be sent as a number; or what its schema asks for, for which a text may be
 // sent as the value that it reads as, and a value as a text. With neither in the input, any answer will do as it is.
 func AcceptAnswer(input, answer wire.Raw) (wire.Raw, error) {
 	if choices := elementsOf(input.Get("choices")); len(choices) > 0 {
 		i := slices.IndexFunc(choices, func(c wire.Raw) bool { return c.Plain() == answer.Plain() })
+		if i < 0 {
+			i = numberedChoice(choices, answer.Plain())
+		}
 		if i < 0 {
 			return nil, fmt.Errorf("none of the choices (%s)", strings.Join(plainTexts(choices), ", "))
 		}

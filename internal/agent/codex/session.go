@@ -340,7 +340,7 @@ func (s *session) hear(p *process.Process, yield func(*wire.Event, error) bool) 
 	defer stop()
 	silent := time.NewTimer(s.request.StartTimeout)
 	defer silent.Stop()
-	var over <-chan time.Time // the program's turn is: it is to exit
+	var over <-chan time.Time                                       // the program's turn is: it is to exit
 	resting := time.NewTicker(max(restEvery, s.provider.restEvery)) // also of a program that waits for room in its journal
 	defer resting.Stop()
 	exited := p.Exited()
