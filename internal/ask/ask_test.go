@@ -145,6 +145,24 @@ func TestOwnAnswers(t *testing.T) {
 	}
 }
 
+// Agents count their calls: where ids of several nodes are the same, the command names the node.
+func TestEqualIDs(t *testing.T) {
+	waits := func(node, call string) wire.ToolCall {
+		return wire.ToolCall{Node: node, CallID: call, Tool: "Bash", State: wire.ToolApprovalRequired}
+	}
+	s := &wire.State{RunID: "r1", Status: wire.RunRunning, Tools: map[string]wire.ToolCall{
+		"a#1/call_1": waits("a", "call_1"), "b#1/call_1": waits("b", "call_1"), "b#1/call_2": waits("b", "call_2"),
+	}}
+	var got []string
+	for _, a := range ask.Pending(s) {
+		got = append(got, a.Answer)
+	}
+	want := []string{"wake approve r1 call_1 --node a", "wake approve r1 call_1 --node b", "wake approve r1 call_2"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func TestPending(t *testing.T) {
 	s := &wire.State{
 		RunID: "r 1", Status: wire.RunPaused,
@@ -152,8 +170,6 @@ func TestPending(t *testing.T) {
 			"a#1/t1": {Node: "a", CallID: "t1", Tool: "Bash", Input: raw(t, `{"command":"ls"}`), State: wire.ToolApprovalRequired, Since: 5, AskedAt: 50},
 			"a#1/t2": {Node: "a", CallID: "t2", Tool: ask.Tool, Input: raw(t, one), State: wire.ToolApprovalRequired, Since: 40},
 			"a#1/t3": {Node: "a", CallID: "t3", Tool: "Bash", State: wire.ToolExecuting, Since: 1},
-			"b#1/t4": {Node: "b", CallID: "call_1", Tool: "Bash", State: wire.ToolApprovalRequired, Since: 70},
-			"c#1/t4": {Node: "c", CallID: "call_1", Tool: "Bash", State: wire.ToolApprovalRequired, Since: 71},
 		},
 		Nodes: map[string]wire.NodeState{
 			"a": {Scheduled: 1, Asked: []wire.Question{
@@ -173,8 +189,6 @@ func TestPending(t *testing.T) {
 		"question|r 1|a|t2|AskUserQuestion|Tabs or spaces? (Tabs, Spaces)||wake reply 'r 1' ANSWER --prompt t2",
 		"approval|r 1|a|t1|Bash|||wake approve 'r 1' t1",
 		"message|r 1|a|||and this?|question|wake steer 'r 1' ANSWER --node a",
-		"approval|r 1|b|call_1|Bash|||wake approve 'r 1' call_1 --node b",
-		"approval|r 1|c|call_1|Bash|||wake approve 'r 1' call_1 --node c",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
