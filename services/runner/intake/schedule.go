@@ -3,6 +3,7 @@ package intake
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -89,10 +90,14 @@ func (in *Intake) fireSchedule(ctx context.Context, store *schedule.Store, e *sc
 		return never, nil
 	}
 	for _, at := range due {
-		switch err := in.cfg.Queue.AskOnce(ctx, e.RequestAt(at)); {
+		request := e.RequestAt(at)
+		if request.RunID, err = in.freeID(ctx, request.RunID); err != nil {
+			return now, err
+		}
+		switch err := in.cfg.Queue.AskOnce(ctx, request); {
 		case err == nil:
 			e.Asked = at.UnixMilli()
-			in.cfg.Logger.Info("run of a schedule is due", "schedule", e.Name, "run", schedule.RunID(e.Name, at), "late", now.Sub(at))
+			in.cfg.Logger.Info("run of a schedule is due", "schedule", e.Name, "run", request.RunID, "late", now.Sub(at))
 		case isTooLarge(err):
 			in.cfg.Logger.Error("run of a schedule can't be asked for", "schedule", e.Name, "error", err)
 		default:
@@ -116,6 +121,29 @@ func (in *Intake) fireSchedule(ctx context.Context, store *schedule.Store, e *sc
 		return soon, nil // there is more to catch up with
 	}
 	return next, nil
+}
+
+// maxTaken is how many ids of a run are tried.
+const maxTaken = 9
+
+// freeID returns the id of a run of a schedule, or one like it if a run that was only recorded has that: who may add such runs doesn't
+// keep others from beginning. All runners find the same.
+func (in *Intake) freeID(ctx context.Context, id string) (string, error) {
+	for n := range maxTaken {
+		other := id
+		if n > 0 {
+			other = fmt.Sprintf("%s-%d", id, n+1)
+		}
+		s, err := in.cfg.Runs.State(ctx, other)
+		if err != nil {
+			return "", err
+		}
+		if s.Imported == "" {
+			return other, nil
+		}
+		in.cfg.Logger.Warn("a run that was imported has the id of one of a schedule", "run", other)
+	}
+	return id, nil
 }
 
 func isTooLarge(err error) bool {

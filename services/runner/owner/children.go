@@ -264,6 +264,13 @@ func (c *children) followChild(ctx context.Context, node string, kid *childRun) 
 		return nil, err
 	}
 	v.Close()
+	if s := v.State(); s.Status != wire.RunIdle && !child.IsOf(s, o.runID, node, "") {
+		kid.failed = true
+		n := o.view.State().Nodes[node]
+		return []*wire.Event{{ExecID: n.Exec, Payload: &wire.NodeError{
+			Target: node, Error: child.Foreign(s), ErrorType: "child", DurationMs: time.Now().UnixMilli() - n.StartedAt,
+		}}}, nil
+	}
 	if !v.State().Status.Ended() {
 		if !kid.seen {
 			if kid.paused, err = c.pausedBy(ctx, v.State()); err != nil {

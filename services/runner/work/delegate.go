@@ -94,6 +94,10 @@ func (ps parts) awaitPart(ctx context.Context, call string, ask func() (wire.Run
 	if err := ps.retryUntilDone(ctx, call, func() (err error) { s, err = v.Whole(ctx); return err }); err != nil {
 		return p, nil, err
 	}
+	if offer := ps.exec.offer; !child.IsOf(s, offer.RunID, offer.NodeID, child.CallKey(offer.ExecID, call)) {
+		p.Failed = child.Foreign(s)
+		return p, nil, nil
+	}
 	p.Run = id
 	spent := ledger.Spent(s.Usage)
 	if p.Tokens = spent.Tokens; spent.Usd > 0 {

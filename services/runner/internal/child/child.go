@@ -43,6 +43,17 @@ func Start(ctx context.Context, q *queue.Queue, request wire.RunRequest) error {
 	return nil
 }
 
+// IsOf reports whether a run is the one that a node of its parent, or a call of that's agent, has begun, and not another one to which
+// somebody gave its id: a run that was only recorded is what its file says.
+func IsOf(s *wire.State, parent, node, call string) bool {
+	return s.Imported == "" && s.ParentRun == parent && s.ParentNode == node && s.ParentCall == call
+}
+
+// Foreign is why a node or a call has no result whose run isn't its own.
+func Foreign(s *wire.State) string {
+	return fmt.Sprintf("run %s isn't the one that was asked for: its id had been taken", s.RunID)
+}
+
 // Outcome is what a child run that has ended is to the node or the call that has started it: its status is complete, failed or aborted, and
 // one that has failed has an error.
 func Outcome(s *wire.State) (wire.Raw, error) {
