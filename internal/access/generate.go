@@ -389,7 +389,9 @@ func (k Keys) Resign(creds []byte) (again []byte, moved bool, err error) {
 		}
 		u := User{Name: c.Name, Role: s.role}
 		if c.Expires > 0 {
-			u.For = time.Until(time.Unix(c.Expires, 0))
+			if u.For = time.Until(time.Unix(c.Expires, 0)); u.For <= 0 {
+				return creds, false, nil // they are good for nothing any more, and stay so
+			}
 		}
 		again, err := k.signUser(u, user, c.Subject)
 		return again, true, err

@@ -1,9 +1,11 @@
 package access_test
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats.go"
@@ -211,4 +213,43 @@ func setting(conf, name string) string {
 	_, rest, _ := strings.Cut(conf, name+": ")
 	value, _, _ := strings.Cut(rest, "\n")
 	return value
+}
+
+// Credentials that have expired aren't good for ever when their folder gets new keys: they stay as they are.
+func TestResignExpired(t *testing.T) {
+	keys, creds := older(t)
+	renewed, err := keys.Renew(subjects.Default)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for role, c := range creds {
+		if role == "guest" {
+			continue
+		}
+		claims := userOf(t, c)
+		user, err := jwt.ParseDecoratedUserNKey(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seed, err := user.Seed()
+		if err != nil {
+			t.Fatal(err)
+		}
+		signer, err := nkeys.FromSeed(renewed.Seeds[role])
+		if err != nil {
+			t.Fatal(err)
+		}
+		claims.Expires = time.Now().Add(-time.Hour).Unix()
+		token, err := claims.Encode(signer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		expired, err := jwt.FormatUserConfig(token, seed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again, moved, err := renewed.Resign(expired); err != nil || moved || !bytes.Equal(again, expired) {
+			t.Errorf("%s: moved %t, %v", role, moved, err)
+		}
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -171,5 +172,34 @@ func TestDamaged(t *testing.T) {
 		if _, err := backup.Open(ctx, dir, quiet); !errors.Is(err, backup.ErrDamaged) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// A backup holds marks of keys that were deleted, which the server drops after their time: it can be restored later all the same.
+func TestRestoredWhenMarksAreGone(t *testing.T) {
+	ctx, n, dir := t.Context(), subjects.Default, filepath.Join(t.TempDir(), "copy")
+	from, js := startWake(t)
+	states, err := js.KeyValue(ctx, n.StateBucket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, run := range []string{"a", "b"} {
+		if _, err := states.PutString(ctx, n.StateKey("runner", run), "1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := states.Purge(ctx, n.StateKey("runner", "a"), jetstream.PurgeTTL(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := backup.Take(ctx, from, n, dir, nil, quiet); err != nil {
+		t.Fatal(err)
+	}
+	m, err := backup.Open(ctx, dir, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-time.After(1500 * time.Millisecond)
+	if err := backup.Restore(ctx, natstest.Start(t), n, dir, m, backup.Options{}, quiet); err != nil {
+		t.Error(err)
 	}
 }

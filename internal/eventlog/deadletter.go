@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -33,9 +34,8 @@ func (l *Log) DeadLetter(ctx context.Context, service, reason string, e Entry) e
 }
 
 // QueueDeadLetter is [Log.DeadLetter] that doesn't wait until the letter is stored, as [Writer.Enqueue] doesn't for an event: the
-// server may be away. Of data that no message can hold the beginning is kept.
+// server may be away.
 func (l *Log) QueueDeadLetter(ctx context.Context, service, reason string, e Entry) error {
-	e.Data = e.Data[:min(len(e.Data), max(l.inlineLimit(), 2*headroom)-headroom)]
 	letter, err := l.sealLetter(service, reason, e)
 	if err == nil {
 		_, err = l.dead.queueUnit(ctx, []*frame{letter}, false, nil)
@@ -60,7 +60,22 @@ func (l *Log) sealLetter(service, reason string, e Entry) (*frame, error) {
 	return &frame{subject: subject, data: data}, nil
 }
 
+// maxReason bounds the reason in a dead letter, which may quote the event.
+const maxReason = 1000
+
+// encodeLetter returns a dead letter. Of data that no message can hold beside the rest it has the beginning, and says so.
 func (l *Log) encodeLetter(service, reason string, e Entry) ([]byte, error) {
+	if len(reason) > maxReason {
+		reason = strings.ToValidUTF8(reason[:maxReason], "") + "…"
+	}
+	room := int(l.nc.MaxPayload()) - 3*headroom // the subject may be long
+	if l.o.Keys != nil {
+		room = room/4*3 - headroom // a box is base64
+	}
+	if room = max(room, 0); len(e.Data) > room {
+		reason += fmt.Sprintf(" (the first %d of %d bytes follow, all of them are at position %d)", room, len(e.Data), e.Pos)
+		e.Data = e.Data[:room]
+	}
 	return wire.Marshal(&wire.Poison{
 		V: wire.Version, Service: service, Reason: reason,
 		Subject: e.Subject, Stream: l.names.EventsStream(), Position: e.Pos,

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"code.wake.dev/wake/internal/eventlog"
@@ -106,30 +105,17 @@ func (p *Projection[V]) markDirty(t *trackedValue[V], effect Effect, pos uint64)
 	t.urgent = t.urgent || effect == Urgent
 }
 
-// maxReason bounds the reason in a dead letter, which may quote the event.
-const maxReason = 1000
-
 // setAside stores an entry that can't be used where people find it. The position
 // is committed at once then, so that this happens once.
 func (p *Projection[V]) setAside(ctx context.Context, e eventlog.Entry, cause error) error {
 	reason := cause.Error()
-	if len(reason) > maxReason {
-		reason = strings.ToValidUTF8(reason[:maxReason], "") + "…"
-	}
 	p.logger.WarnContext(ctx, "event refused", "subject", e.Subject, "position", e.Pos, "reason", reason)
 	p.refused.Inc()
 	p.force = true
-	if room := int(p.log.Conn().MaxPayload()) - headroom; len(e.Data) > room {
-		reason += fmt.Sprintf(" (the first %d of %d bytes follow, all of them are at position %d)", room, len(e.Data), e.Pos)
-		e.Data = e.Data[:room]
-	}
 	return p.retryUntilDone(ctx, "dead letter", func() error {
 		return p.log.DeadLetter(ctx, p.c.Service, reason, e)
 	})
 }
-
-// headroom is what a dead letter may need beyond the data.
-const headroom = 16 << 10
 
 // beginsRun reports whether nothing of its run comes before an entry that a value would account for: what does, a
 // stranger's, is accounted for before it by whichever process is handed it.

@@ -83,12 +83,12 @@ func (m *textMapper) mapValue(b []byte) (rest []byte) {
 func (m *textMapper) mapObject(b []byte) (rest []byte) {
 	n, rest, _ := readMapHeader(b)
 	m.out.putMapLen(n)
-	used := make(map[string]bool, n)
+	used, numbers := make(map[string]bool, n), map[string]int{}
 	for range n {
 		k, tail, _ := readString(rest)
 		key := validString(m.f(m.path, true, string(k)))
-		for base, i := key, 2; used[key]; i++ {
-			key = base + "#" + strconv.Itoa(i)
+		for base := key; used[key]; key = base + "#" + strconv.Itoa(numbers[base]+1) {
+			numbers[base]++
 		}
 		used[key] = true
 		m.path = append(m.path, string(k))

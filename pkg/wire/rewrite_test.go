@@ -2,6 +2,7 @@ package wire_test
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -67,4 +68,25 @@ func mapped(t *testing.T, e *wire.Event, f func([]string, bool, string) string) 
 		t.Fatal(err)
 	}
 	return got
+}
+
+// Keys that become equal are numbered, however many there are: an agent may have as many as a line holds.
+func TestMapManyEqualKeys(t *testing.T) {
+	t.Parallel()
+	const keys = 50_000
+	fields := map[string]any{}
+	for i := range keys {
+		fields[strconv.Itoa(i)] = true
+	}
+	one := func(_ []string, isKey bool, text string) string {
+		if isKey {
+			return "k"
+		}
+		return text
+	}
+	e := mapped(t, &wire.Event{Payload: &wire.AgentTool{ToolName: "t", ToolInput: wire.RawOf(fields), ToolOutput: wire.Null}}, one)
+	got, _ := e.Payload.(*wire.AgentTool).ToolInput.Any().(map[string]any)
+	if last := "k#" + strconv.Itoa(keys); len(got) != keys || got["k"] != true || got[last] != true {
+		t.Errorf("%d of %d keys are left", len(got), keys)
+	}
 }

@@ -1,11 +1,15 @@
 package recorder_test
 
 import (
+	"bytes"
 	"math"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
+	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder"
 	"code.wake.dev/wake/services/recorder/internal/table"
@@ -67,5 +71,60 @@ func TestHostileValues(t *testing.T) {
 				t.Errorf("the store is damaged: %v, %+v", err, v.Damages)
 			}
 		})
+	}
+}
+
+// What is no event, and as large as a message may be, doesn't hold up recording: its dead letter has the beginning of it.
+func TestLargestPoison(t *testing.T) {
+	p := newPlant(t)
+	p.record(recorder.Config{})
+	data := bytes.Repeat([]byte{0xc1}, int(p.nc.MaxPayload())-20)
+	if err := p.nc.Publish(subjects.Default.Event("r2", "x", string(wire.KindText)), data); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	p.until(p.write(p.claim("r1", "coder"), text("after it")))
+	letters, err := p.log.JetStream().Stream(t.Context(), subjects.Default.DeadLetterStream())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := letters.GetMsg(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var letter wire.Poison
+	if err := wire.Unmarshal(m.Data, &letter); err != nil || !strings.Contains(letter.Reason, "of "+strconv.Itoa(len(data))+" bytes follow") || !bytes.HasPrefix(data, letter.Data) {
+		t.Errorf("the letter (%v) says %q, of %d bytes", err, letter.Reason, len(letter.Data))
+	}
+}
+
+// A run that is asked for while it goes on is shown as it is, also when it was derived again.
+func TestRebuiltWhileHeld(t *testing.T) {
+	p := newTape(t)
+	exec := p.start("r1", "coder", nil)
+	p.add("r1", "coder", exec, &wire.AgentText{Content: "x"})
+	s := openStore(t)
+	s.Answers.HoldLive(1000)
+	p.store(s, 1000)
+	nodes := func() int {
+		r, err := s.Answers.Status(t.Context(), wire.StatusRequest{Run: "r1"}, time.Now(), 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(r.Agents)
+	}
+	nodes()
+	if err := s.Index.Rebuild(t.Context(), "o1", func(int64, int64) {}); err != nil {
+		t.Fatal(err)
+	}
+	at := len(p.entries)
+	p.add("r1", "coder", exec, &wire.AgentTool{ToolName: "Read", ToolInput: wire.Null, ToolOutput: wire.RawString("x")})
+	if _, err := s.Index.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: p.entries[at:]}); err != nil {
+		t.Fatal(err)
+	}
+	if n := nodes(); n != 1 {
+		t.Errorf("it has %d nodes", n)
 	}
 }

@@ -78,6 +78,16 @@ func (v *live) dropAll() {
 	}
 }
 
+// drop drops a run, of which a load that is under way is of no use either.
+func (v *live) drop(run string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.byRun, run)
+	if l := v.loads[run]; l != nil {
+		l.stale = true
+	}
+}
+
 // fromLive gives f the run that a question names by its id, if it goes on. It reports
 // whether f could answer. A question that names it otherwise is for the store.
 func (a *Answers) fromLive(ctx context.Context, id string, f func(*liveRun) (bool, error)) (bool, error) {
