@@ -226,13 +226,22 @@ func markedFork(e *wire.Event, item Item) (data []byte, blobs map[string][]byte,
 	if !isMap {
 		return nil, nil, errors.New("is a fork without the state of its parent")
 	}
-	if state["imported"] != nil {
+	if isMarked(p.State) {
 		return item.Data, item.Blobs, nil
 	}
 	state["imported"] = wire.ImportedCopy
 	if p.State, err = wire.Marshal(state); err != nil {
 		return nil, nil, err
 	}
+	if !isMarked(p.State) {
+		return nil, nil, errors.New("is a fork with a state that can't be read")
+	}
 	data, err = wire.Encode(whole)
 	return data, nil, err
+}
+
+// isMarked reports whether runners that read a state take its run for one that is only recorded.
+func isMarked(state wire.Raw) bool {
+	var s wire.State
+	return wire.Unmarshal(state, &s) == nil && s.Imported != ""
 }

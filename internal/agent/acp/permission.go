@@ -21,6 +21,9 @@ func (s *session) askPermission(m rpcMessage) {
 	}
 	p := agent.Permission{CallID: call, ToolName: c.name(), Input: c.input()}
 	ctx, cancel := context.WithCancel(s.Context())
+	if former := s.deciding[string(m.ID)]; former != nil {
+		former()
+	}
 	s.deciding[string(m.ID)] = cancel
 	if s.f.Cancelled {
 		cancel()
@@ -29,7 +32,7 @@ func (s *session) askPermission(m rpcMessage) {
 		defer cancel()
 		v := s.decidePermission(ctx, p)
 		select {
-		case s.decided <- decision{m, v}:
+		case s.decided <- decision{m, call, v}:
 		case <-s.Context().Done():
 		}
 	})
@@ -48,7 +51,7 @@ func (s *session) decidePermission(ctx context.Context, p agent.Permission) agen
 // recordDecision records a decision and passes it on.
 func (s *session) recordDecision(d decision, yield func(*wire.Event, error) bool) bool {
 	question := string(d.question.ID)
-	if s.deciding[question] == nil { // the agent took it back
+	if s.deciding[question] == nil || s.f.Questions[question] != d.call { // the agent took it back, or asks about another call under that id
 		return true
 	}
 	delete(s.deciding, question)

@@ -44,6 +44,7 @@ type session struct {
 // decision is the answer to a question for permission.
 type decision struct {
 	question rpcMessage
+	call     string // that was asked about
 	verdict  agent.Verdict
 }
 

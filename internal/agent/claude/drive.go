@@ -285,12 +285,15 @@ func (s *session) askPermission(id string, r wire.Raw) {
 	call := cmp.Or(r.TextAt("tool_use_id"), id)
 	p := agent.Permission{CallID: call, ToolName: r.TextAt("tool_name"), Input: r.Get("input")}
 	ctx, cancel := context.WithCancel(s.Context())
+	if former, open := s.asking[id]; open {
+		former.cancel()
+	}
 	s.asking[id] = permissionQuestion{call: call, input: p.Input, cancel: cancel}
 	s.Tasks.Go(func() {
 		defer cancel()
 		v := s.decidePermission(ctx, p)
 		select {
-		case s.decided <- decision{id, v}:
+		case s.decided <- decision{id, call, v}:
 		case <-s.Context().Done():
 		}
 	})
@@ -331,7 +334,7 @@ func (s *session) withdrawQuestion(at int64, id string, yield func(*wire.Event, 
 // recordDecision records a decision and passes it on.
 func (s *session) recordDecision(d decision, yield func(*wire.Event, error) bool) bool {
 	q, open := s.asking[d.request]
-	if !open {
+	if !open || q.call != d.call { // the program asks about another call under that id
 		return true
 	}
 	delete(s.asking, d.request)

@@ -68,6 +68,7 @@ type permissionQuestion struct {
 // decision is the answer to one.
 type decision struct {
 	request string
+	call    string // that was asked about
 	verdict agent.Verdict
 }
 

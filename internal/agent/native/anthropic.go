@@ -51,6 +51,7 @@ func (a *messagesAPI) streamAnswer(ctx context.Context, q modelQuestion, tell fu
 	defer func() { _ = stream.Close() }()
 	var m assembly
 	for stream.Next() {
+		q.heard()
 		if err := m.takeEvent(stream.Current(), tell); err != nil {
 			return modelAnswer{}, err
 		}

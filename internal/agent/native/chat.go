@@ -46,7 +46,7 @@ func (a *chatAPI) streamAnswer(ctx context.Context, q modelQuestion, tell func(s
 	if response.StatusCode != http.StatusOK {
 		return modelAnswer{}, chatRefusal(response)
 	}
-	return readChat(response.Body, tell)
+	return readChat(response.Body, q.heard, tell)
 }
 
 // maxErrorBody bounds what is read of an answer that is an error.
@@ -184,7 +184,7 @@ type chatMessage struct {
 // maxChunk bounds a line of the stream.
 const maxChunk = 32 << 20
 
-func readChat(body io.Reader, tell func(streamPiece) error) (modelAnswer, error) {
+func readChat(body io.Reader, heard func(), tell func(streamPiece) error) (modelAnswer, error) {
 	if err := tell(streamPiece{}); err != nil {
 		return modelAnswer{}, err
 	}
@@ -192,6 +192,7 @@ func readChat(body io.Reader, tell func(streamPiece) error) (modelAnswer, error)
 	lines := bufio.NewScanner(body)
 	lines.Buffer(nil, maxChunk)
 	for lines.Scan() {
+		heard()
 		data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data:"))
 		if data = bytes.TrimSpace(data); !ok || len(data) == 0 {
 			continue

@@ -290,10 +290,8 @@ func (s *session) callModelOnce(ctx context.Context, q modelQuestion, tell func(
 	defer cancel(nil)
 	idle := time.AfterFunc(s.provider.Idle, func() { cancel(errIdle) })
 	defer idle.Stop()
-	a, err := readAnswer(ctx, s.model, q, func(p streamPiece) error {
-		idle.Reset(s.provider.Idle)
-		return tell(p)
-	})
+	q.heard = func() { idle.Reset(s.provider.Idle) }
+	a, err := readAnswer(ctx, s.model, q, tell)
 	if err != nil && errors.Is(context.Cause(ctx), errIdle) {
 		return a, errIdle
 	}

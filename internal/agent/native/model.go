@@ -58,6 +58,8 @@ type modelQuestion struct {
 	maxTokens int64
 	thinking  string // "", "adaptive" or a number of tokens
 	effort    string
+
+	heard func() // called for whatever comes of the answer, which isn't silent then
 }
 
 // streamPiece is a part of a message that is streamed.

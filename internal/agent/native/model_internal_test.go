@@ -35,7 +35,7 @@ func TestReadChat(t *testing.T) {
 		"an error as a number":        {`data: {"error":17}` + "\n\n", "17"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a, err := readChat(strings.NewReader(test.stream), func(streamPiece) error { return nil })
+			a, err := readChat(strings.NewReader(test.stream), func() {}, func(streamPiece) error { return nil })
 			if err != nil {
 				if !strings.Contains(err.Error(), test.want) {
 					t.Errorf("%v, want %s", err, test.want)
