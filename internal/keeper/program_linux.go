@@ -118,7 +118,7 @@ func (p *program) startWithJournal(m start) error {
 	if err != nil {
 		return failed(errors.Join(err, pipes.Stdin.Close(), pipes.Stdout.Close(), pipes.Stderr.Close()))
 	}
-	p.stdin = newInput(pipes.Stdin)
+	p.stdin = newInput(pipes.Stdin, func(data []byte) { p.appendToJournal(journal.In, data) })
 	p.copying.Go(func() { p.copyToJournal(journal.Out, pipes.Stdout) })
 	p.copying.Go(func() { p.copyToJournal(journal.Err, pipes.Stderr) })
 	go func() {
@@ -190,14 +190,6 @@ func (s *server) noteFull(why string) {
 		s.full = why
 		s.tellChange()
 	}
-}
-
-// writeInput gives the program what a runner has written; nothing closes its stdin.
-func (p *program) writeInput(data []byte) {
-	for piece := range slices.Chunk(data, journal.MaxData) {
-		p.appendToJournal(journal.In, piece)
-	}
-	p.stdin.queueInput(data)
 }
 
 // noteExit notes how the program has ended. Only the first word counts.
@@ -305,9 +297,11 @@ func (s *server) forgetProgram(name string) {
 	}()
 }
 
-// programInput writes to a program's stdin, in order, without making its callers wait.
+// programInput writes to a program's stdin what a runner has written, in order and once the journal has it, without making its callers wait:
+// a runner that is waited for can't make room in the journal.
 type programInput struct {
 	file io.WriteCloser
+	keep func([]byte)  // journals a piece
 	more chan struct{} // holds one token when there is something to do
 
 	mu     sync.Mutex
@@ -315,8 +309,8 @@ type programInput struct {
 	closed bool
 }
 
-func newInput(file io.WriteCloser) *programInput {
-	i := &programInput{file: file, more: make(chan struct{}, 1)}
+func newInput(file io.WriteCloser, keep func([]byte)) *programInput {
+	i := &programInput{file: file, keep: keep, more: make(chan struct{}, 1)}
 	go i.run()
 	return i
 }
@@ -339,17 +333,21 @@ func (i *programInput) queueInput(data []byte) {
 	}
 }
 
-// run writes until the stdin is closed or the program takes no more.
+// run writes until the stdin is closed. What a program takes no more is journalled all the same.
 func (i *programInput) run() {
 	defer func() { _ = i.file.Close() }()
+	var refused error
 	for range i.more {
 		i.mu.Lock()
 		pieces, closed := i.pieces, i.closed
 		i.pieces = nil
 		i.mu.Unlock()
 		for _, b := range pieces {
-			if _, err := i.file.Write(b); err != nil {
-				return
+			for piece := range slices.Chunk(b, journal.MaxData) {
+				i.keep(piece)
+			}
+			if refused == nil {
+				_, refused = i.file.Write(b)
 			}
 		}
 		if closed {

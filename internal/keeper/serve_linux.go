@@ -212,13 +212,16 @@ func (s *server) detachSession(c *runnerSession) {
 	if s.attached == c {
 		s.attached = nil
 	}
+	s.mu.Unlock()
 	var unnamed []*program
+	c.mu.Lock()
+	c.left = true
 	for _, p := range c.programs {
 		if p.name == "" {
 			unnamed = append(unnamed, p)
 		}
 	}
-	s.mu.Unlock()
+	c.mu.Unlock()
 	for _, p := range unnamed {
 		go func() { _ = p.endTree(0) }()
 	}

@@ -23,6 +23,7 @@ type runnerSession struct {
 	mu       sync.Mutex
 	programs map[uint32]*program // as the runner numbers them
 	credits  map[uint32]*allowance
+	left     bool // the runner is gone, and with it its programs without a name
 }
 
 // allowance is how much the runner still takes of a program.
@@ -87,7 +88,7 @@ func (c *runnerSession) obeyMessage(k kind, body []byte) {
 	case msgInput:
 		if id, data, ok := parseInput(body); ok {
 			if p := c.programByID(id); p != nil {
-				p.writeInput(data)
+				p.stdin.queueInput(data)
 			}
 		}
 	case msgRest:
@@ -157,7 +158,12 @@ func (c *runnerSession) startProgram(m start) {
 		c.credits = map[uint32]*allowance{}
 	}
 	c.programs[m.Program], c.credits[m.Program] = p, a
+	left := c.left
 	c.mu.Unlock()
+	if left && p.name == "" {
+		_ = p.endTree(0)
+		return
+	}
 	p.mu.Lock()
 	answer := startedMessage{Program: m.Program, Pid: p.pid, Attached: attached, Offset: p.rest.Offset, State: p.rest.State}
 	p.mu.Unlock()
