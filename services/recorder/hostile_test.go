@@ -54,8 +54,9 @@ func TestHostileValues(t *testing.T) {
 			p.add("r1", "coder", exec, &wire.AgentText{Content: "x"})
 		},
 		"tokens": func(p *tape, exec string) {
-			for _, id := range []string{"m1", "m2", "m3"} {
-				p.add("r1", "coder", exec, &wire.Usage{Model: "m", InputTokens: math.MaxInt64, OutputTokens: math.MaxInt64, MessageID: id})
+			for i := range 20 { // of one model, and of others
+				id := strconv.Itoa(i)
+				p.add("r1", "coder", exec, &wire.Usage{Model: "m" + id[:1], InputTokens: math.MaxInt64, OutputTokens: math.MaxInt64, MessageID: id})
 			}
 		},
 	} {
@@ -65,6 +66,14 @@ func TestHostileValues(t *testing.T) {
 			s := openStore(t)
 			if _, err := s.Index.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: p.entries}); err != nil {
 				t.Fatal(err)
+			}
+			at := len(p.entries)
+			add(p, "coder#1") // once more, in a batch of its own
+			if _, err := s.Index.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: p.entries[at:]}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.Answers.Budgets(t.Context(), []wire.SharedBudget{{Name: "all"}}, time.Now()); err != nil {
+				t.Error(err)
 			}
 			v, err := s.Checker.Verify(t.Context(), "")
 			if err != nil || len(v.Damages) > 0 {

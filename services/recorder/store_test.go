@@ -539,6 +539,33 @@ func TestStoresArePrivate(t *testing.T) {
 	}
 }
 
+// A file that isn't a store, and was named by mistake, stays as it is, with its rights.
+func TestOtherFileStays(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "passwd")
+	for _, content := range []string{"root:x:0:0:root:/root:/bin/sh\n", "x"} {
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		s, err := recorder.Open(t.Context(), path)
+		if err == nil {
+			closed(t, s)
+			t.Error("it was opened")
+		} else if !strings.Contains(err.Error(), "is not a store") {
+			t.Error(err)
+		}
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(path); err != nil || string(got) != content || info.Mode().Perm() != 0o644 {
+			t.Errorf("it has become %q, %s: %v", got, info.Mode(), err)
+		}
+	}
+}
+
 // A store of a kind that there isn't becomes no file.
 func TestStoreKinds(t *testing.T) {
 	t.Chdir(t.TempDir())

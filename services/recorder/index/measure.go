@@ -54,15 +54,15 @@ func (w *writer) countEntry(r *runRow, n *nodeRow, pos uint64, e *wire.Event, nu
 		message = fmt.Sprintf("result/%d/%d", pos, number)
 	}
 	in, model := ledger.TokensIn(x.Spending), modelKey(cmp.Or(x.Model, ledger.ModelName(n.Model)))
-	n.TokensIn += in
-	n.TokensOut += x.OutputTokens
+	in, out := boundTokens(in), boundTokens(x.OutputTokens)
+	n.TokensIn, n.TokensOut = boundTokens(n.TokensIn+in), boundTokens(n.TokensOut+out)
 	w.noteSpend(r, n, e.Timestamp/table.Day, model, x.Spending)
-	if in == 0 && x.OutputTokens == 0 && x.Calls == 0 {
+	if in == 0 && out == 0 && x.Calls == 0 {
 		return nil // it is about the cost alone
 	}
 	w.queueRow(addSeen, &table.Usage{
 		Node: n.ID, Message: message, Run: r.ID, Pos: pos, Session: session, Agent: cmp.Or(e.AgentID, n.Node.Node),
-		Turn: n.talk.Said.TurnOf(e), Model: model, TokensIn: in, TokensOut: x.OutputTokens, TS: e.Timestamp,
+		Turn: n.talk.Said.TurnOf(e), Model: model, TokensIn: in, TokensOut: out, TS: e.Timestamp,
 	})
 	return nil
 }
@@ -79,9 +79,16 @@ func (w *writer) noteSpend(r *runRow, n *nodeRow, day int64, model string, x wir
 		w.spendings[key] = s
 		w.spent = append(w.spent, s)
 	}
-	s.Calls, s.TokensIn, s.TokensOut = s.Calls+x.Calls, s.TokensIn+ledger.TokensIn(x), s.TokensOut+x.OutputTokens
+	s.Calls += x.Calls
+	s.TokensIn, s.TokensOut = boundTokens(s.TokensIn+boundTokens(ledger.TokensIn(x))), boundTokens(s.TokensOut+boundTokens(x.OutputTokens))
 	s.CostUsd, s.ComputedUsd, s.Unpriced = s.CostUsd+x.CostUsd, s.ComputedUsd+x.ComputedUsd, s.Unpriced+x.Unpriced
 }
+
+// maxTokens bounds what a sum of tokens comes to: agents tell of them what they like, and a database ends what would be more than it can
+// hold.
+const maxTokens = 1 << 50
+
+func boundTokens(n int64) int64 { return min(max(n, -maxTokens), maxTokens) }
 
 // writeSpend writes what the batch adds to spend.
 func (w *writer) writeSpend() error {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"code.wake.dev/wake/services/recorder/internal/database"
@@ -103,7 +104,7 @@ func statementTexts(tables table.Tables) [statementCount]string {
 		addCheckpoint:   insert("chat_checkpoints"),
 		hideCheckpoints: `UPDATE chat_checkpoints SET hidden = 1 WHERE node = ?1 AND seq > ?2 AND hidden = 0`,
 		addSpend: insert("spend") + ` ON CONFLICT (node, day, model) DO UPDATE SET calls = spend.calls + excluded.calls,
-			tokens_in = spend.tokens_in + excluded.tokens_in, tokens_out = spend.tokens_out + excluded.tokens_out, cost_usd = spend.cost_usd + excluded.cost_usd,
+			tokens_in = ` + boundedSum("tokens_in") + `, tokens_out = ` + boundedSum("tokens_out") + `, cost_usd = spend.cost_usd + excluded.cost_usd,
 			computed_usd = spend.computed_usd + excluded.computed_usd, unpriced = spend.unpriced + excluded.unpriced`,
 		putFold: insert("folds") + ` ON CONFLICT (run) DO UPDATE SET pos = excluded.pos, data = excluded.data`,
 	}
@@ -169,4 +170,10 @@ func manyRows(one, insert string) string {
 		})
 	}
 	return strings.Replace(head, "INSERT", insert, 1) + "VALUES " + strings.Join(rows, ", ") + rest
+}
+
+// boundedSum adds a number of tokens to that of a row of spend; see [maxTokens].
+func boundedSum(column string) string {
+	most, sum := strconv.Itoa(maxTokens), "spend."+column+" + excluded."+column
+	return "CASE WHEN " + sum + " > " + most + " THEN " + most + " ELSE " + sum + " END"
 }

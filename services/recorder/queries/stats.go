@@ -313,11 +313,11 @@ func sumBudget(ctx context.Context, t *archive.Tx, b *wire.SharedBudget, now tim
 		key, value, _ := strings.Cut(b.Label, "=")
 		terms = append(terms, "run IN (SELECT run FROM labels WHERE key = "+args.Add(key)+" AND value = "+args.Add(value)+")")
 	}
-	text := `SELECT coalesce(sum(cost_usd), 0.0), CAST(coalesce(sum(tokens_in + tokens_out), 0) AS BIGINT) FROM spend WHERE ` + strings.Join(terms, " AND ")
-	var spent wire.Spent
-	if err := t.Row(ctx, text, args...).Scan(&spent.Usd, &spent.Tokens); err != nil {
+	text := `SELECT coalesce(sum(cost_usd), 0.0), coalesce(sum(CAST(tokens_in AS DOUBLE PRECISION) + tokens_out), 0.0) FROM spend WHERE ` + strings.Join(terms, " AND ")
+	var usd, tokens float64 // a sum of whole numbers may be more than a database has
+	if err := t.Row(ctx, text, args...).Scan(&usd, &tokens); err != nil {
 		return err
 	}
-	b.Spent = wire.Spent{Usd: min(max(0, spent.Usd), wire.MaxCostUsd), Tokens: max(0, spent.Tokens)}
+	b.Spent = wire.Spent{Usd: min(max(0, usd), wire.MaxCostUsd), Tokens: int64(min(max(0, tokens), 1<<53))}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/url"
 	"os"
@@ -98,15 +99,26 @@ func (s *DB) Checkpoint(ctx context.Context) error {
 	return err
 }
 
+// fileHeader is what a file of SQLite begins with; see its documentation, "Database File Format".
+const fileHeader = "SQLite format 3\x00"
+
 // makePrivate creates the file, if need be, and lets only its owner read it and its logs, to
-// which SQLite gives the rights of the file.
+// which SQLite gives the rights of the file. A file that isn't SQLite's stays as it is: it was named by mistake.
 func (s *DB) makePrivate() error {
 	f, err := os.OpenFile(s.Path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
 	}
+	begin := make([]byte, len(fileHeader))
+	n, err := io.ReadFull(f, begin)
 	if err := f.Close(); err != nil {
 		return err
+	}
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return err
+	}
+	if n > 0 && string(begin[:n]) != fileHeader {
+		return fmt.Errorf("%s is not a store: it is no file of SQLite", s.Path)
 	}
 	for _, end := range []string{"", "-wal", "-shm"} {
 		err := os.Chmod(s.Path+end, 0o600)
