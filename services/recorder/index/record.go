@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"code.wake.dev/wake/internal/chain"
@@ -82,7 +83,7 @@ func (w *writer) recordEntry(e *eventlog.Entry) error {
 	if e.Err != nil {
 		return w.keepBadEntry(e)
 	}
-	if !database.IsKey(e.RunID) || !database.IsKey(e.Event.NodeID) || !database.IsKey(e.Event.Node()) {
+	if !database.IsKey(e.RunID) || !database.IsKey(e.Event.NodeID) || !database.IsKey(e.Event.Node()) || max(e.Event.Seq, e.Event.Epoch) > math.MaxInt64 {
 		odd := *e
 		odd.Err = errKey
 		return w.keepBadEntry(&odd)
@@ -90,7 +91,7 @@ func (w *writer) recordEntry(e *eventlog.Entry) error {
 	return w.recordEvent(e)
 }
 
-var errKey = errors.New("its ids are longer than any may be")
+var errKey = errors.New("its ids are longer, or its numbers larger, than any may be")
 
 // recordLoss leaves a mark for positions that the stream dropped before they were
 // recorded. It stands at the last of them.

@@ -156,7 +156,7 @@ func valueOf(f reflect.Value) any {
 	case reflect.Int, reflect.Int64:
 		return f.Int()
 	case reflect.Uint64:
-		return int64(min(f.Uint(), math.MaxInt64)) // no database has larger ones, and no run as many events
+		return int64(min(f.Uint(), math.MaxInt64)) // no database has larger ones
 	case reflect.Pointer:
 		if f.IsNil() {
 			return nil
