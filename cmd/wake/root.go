@@ -150,8 +150,13 @@ func (a *app) addVerbs(root *cobra.Command) {
 
 // prepareSettings completes the settings when flags and arguments are known.
 func (a *app) prepareSettings(cmd *cobra.Command) error {
+	given := func(flag string) bool { return cmd.Flags().Changed(flag) }
+	named := given("context") && !given("nats-url")
 	if err := service.FromEnv(cmd.Flags(), os.LookupEnv); err != nil {
 		return err
+	}
+	if named { // a flag goes before the environment, also where that has the URL of another server
+		a.server.URL = ""
 	}
 	isService, level := cmd.Annotations[annotationService] != "", slog.LevelWarn
 	if isService {

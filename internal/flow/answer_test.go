@@ -7,9 +7,11 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// An answer chooses by its text or by its number from 1, unless the choices are numbers themselves.
+// An answer chooses by its text or by its number from 1, unless the choices are numbers themselves. One that doesn't fit a schema isn't
+// taken for the text that it is written as.
 func TestAcceptAnswer(t *testing.T) {
 	colours, amounts := `{"choices": ["red", "green", "blue"]}`, `{"choices": [10, 20, "none"]}`
+	form := `{"schema": {"properties": {"n": {"type": "integer", "minimum": 3}}, "required": ["n"]}}` // which a text fits
 	for _, test := range []struct{ input, answer, want string }{
 		{colours, `"green"`, `"green"`},
 		{colours, `2`, `"green"`},
@@ -20,6 +22,10 @@ func TestAcceptAnswer(t *testing.T) {
 		{amounts, `"20"`, `20`},
 		{amounts, `2`, ""},
 		{amounts, `"none"`, `"none"`},
+		{form, `{"n": 3}`, `{"n":3}`},
+		{form, `{"n": 1}`, ""},
+		{form, `[1]`, `[1]`},
+		{`{"schema": {"type": "string"}}`, `5`, `"5"`},
 	} {
 		input, err := wire.RawFromJSON([]byte(test.input))
 		if err != nil {

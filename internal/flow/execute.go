@@ -171,7 +171,7 @@ func numberedChoice(choices []wire.Raw, answer string) int {
 
 // AcceptAnswer returns an answer to an ask node as the node takes it, or says why it doesn't: the choice that it is, or whose number from 1, of the type
 // that it has in the node's input, as the text 1 may be sent as a number; or what its schema asks for, for which a text may be
-// sent as the value that it reads as, and a value as a text. With neither in the input, any answer will do as it is.
+// sent as the value that it reads as, and a number, true or null as a text. With neither in the input, any answer will do as it is.
 func AcceptAnswer(input, answer wire.Raw) (wire.Raw, error) {
 	if choices := elementsOf(input.Get("choices")); len(choices) > 0 {
 		i := slices.IndexFunc(choices, func(c wire.Raw) bool { return c.Plain() == answer.Plain() })
@@ -189,11 +189,14 @@ func AcceptAnswer(input, answer wire.Raw) (wire.Raw, error) {
 		return answer, nil
 	}
 	other := wire.RawString(answer.Plain())
-	if text, isText := answer.Text(); isText {
+	switch text, isText := answer.Text(); {
+	case isText:
 		var err error
 		if other, err = wire.RawFromJSON([]byte(text)); err != nil {
 			return nil, fault
 		}
+	case answer.IsMap() || len(answer.Items()) > 0: // nobody who gives one means its text
+		return nil, fault
 	}
 	if schema.Validate(other, rule) != nil {
 		return nil, fault

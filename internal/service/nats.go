@@ -179,9 +179,9 @@ func (s Server) dialOnce(ctx context.Context, log *slog.Logger) (*nats.Conn, err
 
 func (s Server) openConnection(log *slog.Logger) (*nats.Conn, error) {
 	loaded := false // a context's file was read: options are applied after that
-	options := append(s.connectOptions(log), func(*nats.Options) error {
+	options := append(s.connectOptions(log), func(o *nats.Options) error {
 		loaded = true
-		return nil
+		return takeInbox(o)
 	})
 	url := s.URL
 	if url == "" && s.Context != "" {
@@ -212,6 +212,21 @@ func (s Server) openConnection(log *slog.Logger) (*nats.Conn, error) {
 		return nil, s.classifyError(url, err)
 	}
 	return nc, nil
+}
+
+// takeInbox has answers come where the credentials of a context allow it, unless the context says where.
+func takeInbox(o *nats.Options) error {
+	if o.UserJWT == nil || o.InboxPrefix != "" {
+		return nil
+	}
+	user, err := o.UserJWT()
+	if err == nil {
+		o.InboxPrefix, err = access.Inbox([]byte(user))
+	}
+	if err != nil {
+		return fmt.Errorf("credentials: %w", err)
+	}
+	return nil
 }
 
 const startHint = "start one with `wake up`, or name one with --nats-url, --context or --data-dir"

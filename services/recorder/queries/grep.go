@@ -16,6 +16,7 @@ import (
 const (
 	maxPattern = 1000 // bytes
 	maxWords   = 16   // words that stand in for it
+	maxSteps   = 2000 // of its program: a text takes time in proportion to that, and nothing ends a match
 )
 
 // pattern selects lines by their text. It ignores case, as its origin does;
@@ -38,6 +39,9 @@ func newPattern(text string) (*pattern, error) {
 	}
 	p := &pattern{re: re}
 	if tree, err := syntax.Parse("(?i)"+text, syntax.Perl); err == nil {
+		if program, err := syntax.Compile(tree.Simplify()); err == nil && len(program.Inst) > maxSteps {
+			return nil, request.Bad("grep repeats too much: its pattern comes to %d steps, at most %d are taken", len(program.Inst), maxSteps)
+		}
 		p.words = requiredWords(tree)
 		p.exact = len(p.words) > 0 && isLiteral(tree)
 	}
