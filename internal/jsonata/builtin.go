@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"net/url"
 	"reflect"
 	"slices"
 	"strconv"
@@ -124,8 +125,8 @@ var language = sync.OnceValue(func() map[string]*builtin {
 		"error":    total(of(func(_ *machine, a []any) (any, error) { return nil, errors.New(a[0].(string)) }, s)),
 	}
 	for name, edit := range map[string]func(string) (string, error){
-		"decodeUrl": jlib.DecodeURL, "decodeUrlComponent": jlib.DecodeURL,
-		"encodeUrl": jlib.EncodeURL, "encodeUrlComponent": jlib.EncodeURLComponent,
+		"decodeUrl": url.PathUnescape, "decodeUrlComponent": url.PathUnescape, // a plus is one
+		"encodeUrl": escaperOf(plainURL), "encodeUrlComponent": escaperOf(plainComponent),
 	} {
 		all[name] = bared(of(func(m *machine, a []any) (any, error) {
 			out, err := edit(a[0].(string))
@@ -135,6 +136,29 @@ var language = sync.OnceValue(func() map[string]*builtin {
 	all["now"].total = true
 	return all
 })
+
+// What stays as it is in a URL, and in a part of one, beside letters and digits; see encodeURI and encodeURIComponent of ECMAScript.
+const (
+	plainComponent = "-_.!~*'()"
+	plainURL       = plainComponent + ";/?:@&=+$,#"
+)
+
+// escaperOf returns what spells characters for a URL, but for those that stay.
+func escaperOf(plain string) func(string) (string, error) {
+	return func(s string) (string, error) {
+		var b strings.Builder
+		for i := range len(s) {
+			c := s[i]
+			switch {
+			case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', strings.IndexByte(plain, c) >= 0:
+				b.WriteByte(c)
+			default:
+				fmt.Fprintf(&b, "%%%02X", c)
+			}
+		}
+		return b.String(), nil
+	}
+}
 
 // countText counts a new text.
 func (m *machine) countText(s string) string {

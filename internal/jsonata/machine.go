@@ -381,7 +381,11 @@ func (m *machine) evalObject(n *jparse.ObjectNode, at any, f *frame) (any, error
 	m.countBytes(200)
 	out := make(map[string]any, len(groups))
 	for _, g := range groups {
-		v, err := m.eval(n.Pairs[g.pair][1], g.items, f)
+		var at any = g.items
+		if len(g.items) == 1 {
+			at = g.items[0]
+		}
+		v, err := m.eval(n.Pairs[g.pair][1], at, f)
 		if err != nil {
 			return nil, err
 		}
@@ -452,12 +456,24 @@ func (m *machine) evalPredicate(n *jparse.PredicateNode, at any, f *frame) (any,
 		return nothing{}, err
 	}
 	items := elementsOf(v)
-	for _, filter := range n.Filters {
+	for i, filter := range n.Filters {
 		if items, err = m.applyFilter(filter, items, f); err != nil || len(items) == 0 {
 			return nothing{}, err
 		}
+		if list, is := items[0].([]any); is && isIndex(filter) && len(items) == 1 && i+1 < len(n.Filters) { // m[0][1] is the second item of the first list
+			items = list
+		}
 	}
 	return unwrapSequence(items), nil
+}
+
+// isIndex reports whether a filter is a number.
+func isIndex(filter jparse.Node) bool {
+	if n, is := filter.(*jparse.NegationNode); is {
+		filter = n.RHS
+	}
+	_, is := filter.(*jparse.NumberNode)
+	return is
 }
 
 // applyFilter returns the items for which a filter is true, and those at the indexes that it gives.

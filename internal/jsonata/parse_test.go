@@ -40,6 +40,34 @@ func TestFallbacks(t *testing.T) {
 	}
 }
 
+// What differs between implementations is as it is in the language's own, jsonata 2.2.2.
+func TestAsTheReference(t *testing.T) {
+	for src, want := range map[string]string{
+		// An index behind an index is one of the list that the first has found.
+		"m[0][1]": "2", "m[0][0]": "1", "m[-1][-1]": "4", "deep.m[1][0]": "3", "m[0]": "[1,2]", "m[1][5]": "", "one[0]": "[7]", "one[0][0]": "7", "list[$>1][0]": "2",
+		// The items that an object is made of are a list where they are several.
+		"list.{'a': $}": `[{"a":1},{"a":2},{"a":3}]`, "list.{'b': $*2}": `[{"b":2},{"b":4},{"b":6}]`, "list{$string($): $}": `{"1":1,"2":2,"3":3}`, "list{'k': $}": `{"k":[1,2,3]}`,
+		"objects.{'t': $.t}": `[{"t":"x"},{"t":"y"}]`, "{'n': $count(list)}": `{"n":3}`,
+		// But for these, which come to lists however many items there are: what goes through their items needs one.
+		"$filter(list, function($v){$v>2})": "[3]", "$filter(list, function($v){$v>9})": "[]", "$map([5], function($v){$v})": "[5]", "$each({'a':1}, function($v){$v})": "[1]",
+		// URLs.
+		"$encodeUrl('http://x/?q=1&r=ä b')": `"http://x/?q=1\u0026r=%C3%A4%20b"`, "$encodeUrlComponent('a b&c/d')": `"a%20b%26c%2Fd"`, "$decodeUrlComponent('a+b%20c')": `"a+b c"`,
+	} {
+		b := jsonata.NewBudget()
+		d := data()
+		d["m"], d["one"] = []any{[]any{1.0, 2.0}, []any{3.0, 4.0}}, []any{[]any{7.0}}
+		d["deep"] = map[string]any{"m": d["m"]}
+		v, ok, err := jsonata.Eval(parse(t, src), jsonata.Scope{Data: d, Now: 1000, Budget: b})
+		got := ""
+		if b, encodeErr := json.Marshal(v); ok && encodeErr == nil {
+			got = string(b)
+		}
+		if err != nil || got != want {
+			t.Errorf("%s: got %s and %v, want %s", src, got, err, want)
+		}
+	}
+}
+
 // Mistakes are told in the words of their author. The parser would read the types of the last ones for ever.
 func TestParseErrors(t *testing.T) {
 	for src, want := range map[string]string{
