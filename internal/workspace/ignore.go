@@ -3,11 +3,11 @@ package workspace
 import (
 	"bufio"
 	"bytes"
+	"encoding/binary"
 	"slices"
 	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing/format/gitignore"
-	"github.com/go-git/go-git/v5/plumbing/format/index"
 )
 
 // The files that say what is left out. A later rule counts for more, so that .wakeignore can take back what .gitignore says.
@@ -49,20 +49,74 @@ func (r rules) excludes(path []string, isFolder bool) bool {
 // tracked are the files of a repository that its index names, and the folders that they are in: rules don't leave them out.
 type tracked map[string]bool
 
-// parseIndex reads an index of git. One that can't be read tracks nothing.
+// Bounds of an index: the names of files that a system has, and all that their folders come to. An agent can write one that claims more.
+const (
+	maxIndexName  = 4096
+	maxIndexNames = 256 << 20
+)
+
+// parseIndex reads an index of git, of version 2 to 4; see gitformat-index(5). One that can't be read, or goes beyond its bounds,
+// tracks nothing.
 func parseIndex(content []byte) tracked {
-	var x index.Index
-	if err := index.NewDecoder(bytes.NewReader(content)).Decode(&x); err != nil {
+	const header, fixed, flagsAt, extended = 12, 62, 60, 0x4000
+	if len(content) < header || string(content[:4]) != "DIRC" {
 		return nil
 	}
-	t := make(tracked, len(x.Entries))
-	for _, e := range x.Entries {
-		for name := e.Name; name != "" && !t[name]; {
-			t[name] = true
-			name = name[:max(0, strings.LastIndexByte(name, '/'))]
+	version, count := binary.BigEndian.Uint32(content[4:]), binary.BigEndian.Uint32(content[8:])
+	if version < 2 || version > 4 {
+		return nil
+	}
+	t, name, sum := tracked{}, []byte(nil), 0
+	rest := content[header:]
+	for range count {
+		at := fixed
+		if len(rest) > at && version > 2 && binary.BigEndian.Uint16(rest[flagsAt:])&extended != 0 {
+			at += 2
+		}
+		begin := at
+		if len(rest) <= at {
+			return nil
+		}
+		kept := 0
+		if version == 4 { // names begin as the one before does
+			strip, size := readStrip(rest[at:])
+			if size == 0 || strip > len(name) {
+				return nil
+			}
+			kept, at = len(name)-strip, at+size
+		}
+		end := bytes.IndexByte(rest[at:], 0)
+		if end < 0 || kept+end > maxIndexName {
+			return nil
+		}
+		name = append(name[:kept], rest[at:at+end]...)
+		size := at + end + 1
+		if version < 4 {
+			size = (begin + end + 8) &^ 7
+		}
+		if size > len(rest) {
+			return nil
+		}
+		rest = rest[size:]
+		for path := string(name); path != "" && !t[path]; path = path[:max(0, strings.LastIndexByte(path, '/'))] {
+			t[path] = true
+			if sum += len(path); sum > maxIndexNames {
+				return nil
+			}
 		}
 	}
 	return t
+}
+
+// readStrip reads how much of a name the next one doesn't begin with, and the size of that number; 0: it can't be read.
+func readStrip(b []byte) (strip, size int) {
+	for i, c := range b[:min(len(b), 4)] {
+		if strip |= int(c & 0x7f); c&0x80 == 0 {
+			return strip, i + 1
+		}
+		strip = (strip + 1) << 7
+	}
+	return 0, 0
 }
 
 // repository is one with files that are scanned.

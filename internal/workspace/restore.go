@@ -118,7 +118,7 @@ func (r *Reader) Restore(ctx context.Context, id, dir string) (_ Snapshot, err e
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("workspace: %w", err)
 	}
-	defer func() { removeAll(tmp) }() // gone if it was renamed
+	defer func() { _ = RemoveAll(tmp) }() // gone if it was renamed
 	from := unpacker{store: r}
 	m, err := from.readManifest(ctx, id)
 	if err != nil {
@@ -148,10 +148,10 @@ func (r *Reader) Restore(ctx context.Context, id, dir string) (_ Snapshot, err e
 	return m.toSnapshot(id), nil
 }
 
-// removeAll removes a folder in which some folders may be read-only.
-func removeAll(dir string) {
+// RemoveAll removes a folder in which some folders may be read-only, as those of Go's module cache are.
+func RemoveAll(dir string) error {
 	if os.RemoveAll(dir) == nil {
-		return
+		return nil
 	}
 	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, _ error) error {
 		if d != nil && d.IsDir() {
@@ -159,7 +159,7 @@ func removeAll(dir string) {
 		}
 		return nil
 	})
-	_ = os.RemoveAll(dir)
+	return os.RemoveAll(dir)
 }
 
 // building makes a folder of a snapshot. All names in a folder are different and nothing in it is there before, so that no

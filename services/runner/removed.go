@@ -2,6 +2,7 @@ package runner
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 
 	"code.wake.dev/wake/internal/api"
 	"code.wake.dev/wake/internal/pull"
+	"code.wake.dev/wake/internal/workspace"
 	"code.wake.dev/wake/pkg/subjects"
 )
 
@@ -40,6 +42,7 @@ func (r *Runner) dropFoldersOnce(ctx context.Context) (dropped int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	var failed []error
 	for _, folder := range folders {
 		run, isRun := runOfFolder(folder)
 		if !isRun {
@@ -55,12 +58,13 @@ func (r *Runner) dropFoldersOnce(ctx context.Context) (dropped int, err error) {
 		if !removed {
 			continue
 		}
-		if err := os.RemoveAll(filepath.Join(r.cfg.Workspaces, folder.Name())); err != nil {
-			return dropped, fmt.Errorf("folder of run %s: %w", run, err)
+		if err := workspace.RemoveAll(filepath.Join(r.cfg.Workspaces, folder.Name())); err != nil {
+			failed = append(failed, fmt.Errorf("folder of run %s: %w", run, err)) // the others don't wait for it
+			continue
 		}
 		dropped++
 	}
-	return dropped, nil
+	return dropped, errors.Join(failed...)
 }
 
 // runOfFolder returns the run that a folder is named after.

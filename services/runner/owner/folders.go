@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"code.wake.dev/wake/internal/process"
+	"code.wake.dev/wake/internal/workspace"
 	"code.wake.dev/wake/pkg/subjects"
 )
 
@@ -43,7 +44,7 @@ func (f folders) createFolder(run, dir string) (string, error) {
 func (f folders) copyFolder(run, parent string) (string, error) {
 	dir := filepath.Join(f.root, subjects.Escape(run))
 	// An owner may have died over it. Nothing works in it before the run has begun.
-	if err := os.RemoveAll(dir); err != nil {
+	if err := workspace.RemoveAll(dir); err != nil {
 		return "", fmt.Errorf("make the workspace: %w", err)
 	}
 	if parent == "" { // nothing has worked there

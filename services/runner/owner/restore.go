@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -142,7 +141,7 @@ func (o *owner) firstFolder(ctx context.Context, isPending bool) (*wire.FolderSn
 func (o *owner) restoreFolder(ctx context.Context, id, from string) (string, error) {
 	dir := filepath.Join(o.cfg.Workspaces, subjects.Escape(o.runID))
 	// A folder here was left by an owner that died over it, or when the run went elsewhere. Nothing works in it.
-	if err := os.RemoveAll(dir); err != nil {
+	if err := workspace.RemoveAll(dir); err != nil {
 		return "", fmt.Errorf("restore the workspace: %w", err)
 	}
 	if _, err := o.cfg.Kept.Restore(ctx, id, dir); err != nil {
