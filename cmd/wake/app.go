@@ -34,6 +34,7 @@ type app struct {
 	log       *slog.Logger
 	names     subjects.Names
 	denied    context.CancelCauseFunc
+	serves    bool            // see [annotationServer]
 	traces    *service.Traces // nil: none are sent
 	tracer    trace.Tracer    // nil without traces
 	span      trace.Span      // of the verb, if it runs no service; nil without traces
@@ -69,10 +70,12 @@ const (
 )
 
 // connectServer connects a verb to the server. Where the credentials don't cover a
-// subject, the verb ends with that error instead of a timeout.
+// subject, the verb ends with that error instead of a timeout, unless others are served by it.
 func (a *app) connectServer(ctx context.Context) (*nats.Conn, error) {
 	server := a.server
-	server.Denied = a.denied
+	if !a.serves {
+		server.Denied = a.denied
+	}
 	return server.Connect(ctx, a.log)
 }
 

@@ -168,7 +168,8 @@ func (a *app) prepareSettings(cmd *cobra.Command) error {
 		}
 	}
 	a.log = a.verbLogger(level)
-	if isService || cmd.Annotations[annotationServer] != "" {
+	a.serves = cmd.Annotations[annotationServer] != ""
+	if isService || a.serves {
 		a.log = service.NewLogger(a.errOut, level)
 	}
 	var err error
