@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"net/url"
 	"reflect"
 	"slices"
 	"strconv"
@@ -125,7 +124,7 @@ var language = sync.OnceValue(func() map[string]*builtin {
 		"error":    total(of(func(_ *machine, a []any) (any, error) { return nil, errors.New(a[0].(string)) }, s)),
 	}
 	for name, edit := range map[string]func(string) (string, error){
-		"decodeUrl": url.PathUnescape, "decodeUrlComponent": url.PathUnescape, // a plus is one
+		"decodeUrl": unescapeURL, "decodeUrlComponent": unescapeURL,
 		"encodeUrl": escaperOf(plainURL), "encodeUrlComponent": escaperOf(plainComponent),
 	} {
 		all[name] = bared(of(func(m *machine, a []any) (any, error) {
@@ -158,6 +157,28 @@ func escaperOf(plain string) func(string) (string, error) {
 		}
 		return b.String(), nil
 	}
+}
+
+// unescapeURL is the reverse of it. A plus is one.
+func unescapeURL(s string) (string, error) {
+	var b strings.Builder
+	for rest := s; rest != ""; {
+		plain, code, found := strings.Cut(rest, "%")
+		b.WriteString(plain)
+		if !found {
+			break
+		}
+		c, err := strconv.ParseUint(code[:min(2, len(code))], 16, 8)
+		if err != nil || len(code) < 2 {
+			return "", fmt.Errorf("malformed URL: %q", "%"+code[:min(2, len(code))])
+		}
+		b.WriteByte(byte(c))
+		rest = code[2:]
+	}
+	if !utf8.ValidString(b.String()) {
+		return "", errors.New("malformed URL: it isn't UTF-8")
+	}
+	return b.String(), nil
 }
 
 // countText counts a new text.

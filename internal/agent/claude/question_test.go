@@ -51,7 +51,10 @@ exec cat >/dev/null
 		<-time.After(300 * time.Millisecond)
 		_ = s.Close()
 	}()
-	for e := range s.Events() {
+	for e, err := range s.Events() {
+		if err != nil {
+			break // it was closed
+		}
 		if d, is := e.Payload.(*wire.PermissionDecided); is && d.Decision == wire.DecisionAllow {
 			t.Errorf("%s is allowed by %s, who was asked about another call", e.CallID, d.By)
 		}

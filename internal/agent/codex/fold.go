@@ -20,7 +20,6 @@ const source = "codex"
 // sessionFold turns what the programs of a session say into events. It is pure.
 type sessionFold struct {
 	session string // that the runner has chosen
-	thread  string // "": Codex hasn't named it yet
 	model   string
 	cwd     string
 	mode    string

@@ -51,7 +51,10 @@ func TestLongToolInput(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = s.Close() }()
-		for e := range s.Events() {
+		for e, err := range s.Events() {
+			if err != nil {
+				t.Fatal(err)
+			}
 			switch f := e.Payload.(type) {
 			case *wire.AgentTool:
 				return
