@@ -196,7 +196,7 @@ func TestAttachmentKeys(t *testing.T) {
 		{"a window that shows no call", func(m *attachment) { waits(m); m.columns, m.rows = 60, 5 }, settled, []string{"<ctrl-y>"}, nil, "the window is too small"},
 		{"nothing waits", nil, settled, []string{"<ctrl-y>"}, nil, "nothing waits for a decision"},
 		{"a message while a call waits", waits, settled, []string{"yes", "<enter>"}, []wire.Command{{Type: "send", Message: "yes"}}, ""},
-		{"a question is answered", question, settled, []string{"tabs", "<enter>"}, []wire.Command{{Type: "reply", PromptID: "q1", Content: wire.RawString("tabs")}}, "coder asks"},
+		{"a question is answered", question, settled, []string{"tabs", "<enter>"}, []wire.Command{{Type: "reply", NodeID: "coder", PromptID: "q1", Content: wire.RawString("tabs")}}, "coder asks"},
 		{"and can't be allowed", question, settled, []string{"<ctrl-y>"}, nil, "type the answer"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -45,7 +45,7 @@ func TestFleetKeys(t *testing.T) {
 		{"or refused", []wire.Approval{allowed}, []string{"a", "<later>", "n"}, given{asked: []string{"r1"}, orders: []wire.Command{{Type: "deny", RunID: "r1", CallID: "c1"}}}, nil},
 		{"not before it was seen", []wire.Approval{allowed}, []string{"a", "y"}, given{asked: []string{"r1"}}, []string{"y allows"}},
 		{"nothing to allow", []wire.Approval{asked}, []string{"a"}, given{asked: []string{"r1"}}, []string{"no call waits"}},
-		{"a question is answered", []wire.Approval{allowed, asked}, []string{"r", "Tabs!", "<enter>"}, given{asked: []string{"r1"}, orders: []wire.Command{{Type: "reply", RunID: "r1", PromptID: "q1", Content: wire.RawString("Tabs!")}}}, nil},
+		{"a question is answered", []wire.Approval{allowed, asked}, []string{"r", "Tabs!", "<enter>"}, given{asked: []string{"r1"}, orders: []wire.Command{{Type: "reply", RunID: "r1", NodeID: "coder", PromptID: "q1", Content: wire.RawString("Tabs!")}}}, nil},
 		{"the run ends meanwhile", nil, []string{"r", "stop", "<ended>", "<enter>"}, given{asked: []string{"r1"}, orders: []wire.Command{{Type: "send", RunID: "r1", Message: "stop"}}}, nil},
 		{"its call is decided meanwhile", []wire.Approval{allowed}, []string{"a", "<later>", "<ended>", "y"}, given{asked: []string{"r1"}, orders: []wire.Command{{Type: "approve", RunID: "r1", CallID: "c1"}}}, nil},
 		{"the run is named", []wire.Approval{allowed}, []string{"a", "<ended>"}, given{asked: []string{"r1"}}, []string{"? r1", "coder wants to use Bash"}},

@@ -553,7 +553,7 @@ func TestOtherFileStays(t *testing.T) {
 		if err == nil {
 			closed(t, s)
 			t.Error("it was opened")
-		} else if !strings.Contains(err.Error(), "is not a store") {
+		} else if !errors.Is(err, recorder.ErrForeign) {
 			t.Error(err)
 		}
 		info, err := os.Stat(path)

@@ -103,7 +103,7 @@ func (s *DB) Checkpoint(ctx context.Context) error {
 const fileHeader = "SQLite format 3\x00"
 
 // makePrivate creates the file, if need be, and lets only its owner read it and its logs, to
-// which SQLite gives the rights of the file. A file that isn't SQLite's stays as it is: it was named by mistake.
+// which SQLite gives the rights of the file. A file that isn't SQLite's stays as it is: it may have been named by mistake.
 func (s *DB) makePrivate() error {
 	f, err := os.OpenFile(s.Path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -118,7 +118,7 @@ func (s *DB) makePrivate() error {
 		return err
 	}
 	if n > 0 && string(begin[:n]) != fileHeader {
-		return fmt.Errorf("%s is not a store: it is no file of SQLite", s.Path)
+		return ErrForeign // SQLite takes a short one for a new one
 	}
 	for _, end := range []string{"", "-wal", "-shm"} {
 		err := os.Chmod(s.Path+end, 0o600)
