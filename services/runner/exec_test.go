@@ -72,6 +72,26 @@ nodes:
   - {id: a, type: exec, input: {command: "trap 'exit 7' TERM; sleep 1000 & wait"}, policy: {retry: {maxAttempts: 2}}}
 `
 
+// A command whose time is over has failed, also one that ends well then: a flow that goes on sees it in its output.
+func TestTimeoutInOutput(t *testing.T) {
+	b := newBench(t)
+	b.runner("r1", &scripted{say: echo})
+	b.submit("run1", `
+name: late
+nodes:
+  - {id: a, type: exec, input: {command: "trap 'exit 0' TERM; echo begun; sleep 1000 & wait"}, policy: {timeoutMs: 500, continueOnError: true}}
+  - {id: well, type: set, input: {output: 1}}
+  - {id: badly, type: set, input: {output: 1}}
+edges:
+  - {from: a, to: well, when: "a.exitCode = 0 and $not($exists(a.error))"}
+  - {from: a, to: badly, when: "$exists(a.error)"}
+`)
+	state, entries := b.ended("run1")
+	if out := state.Outputs["a"]; !strings.Contains(out.TextAt("error"), "time limit") || out.TextAt("stdout") != "begun\n" || len(state.Outputs["badly"]) == 0 || state.Outputs["well"].TextAt("reason") == "" {
+		t.Errorf("well: %s, badly: %s, output %v\n%s", state.NodeStatus["well"], state.NodeStatus["badly"], out.Any(), story(entries))
+	}
+}
+
 // A command that ends since its runner stops hasn't failed: it has no outcome.
 func TestCommandOfStoppedRunner(t *testing.T) {
 	b := newBench(t)

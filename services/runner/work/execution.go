@@ -137,7 +137,18 @@ func (x *execution) timeLimit() time.Duration {
 }
 
 func (x *execution) errorEvent(f *failure) *wire.Event {
-	return &wire.Event{Payload: &wire.NodeError{Error: f.message, ErrorType: f.kind, Output: x.output, RetryAt: f.retryAt}}
+	return &wire.Event{Payload: &wire.NodeError{Error: f.message, ErrorType: f.kind, Output: failedOutput(x.output, f), RetryAt: f.retryAt}}
+}
+
+// failedOutput is the output of a command that has failed. Where its exit code tells nothing of that, as it has ended well for itself
+// when its time was over, an error does: a flow that goes on decides by its output.
+func failedOutput(output wire.Raw, f *failure) wire.Raw {
+	if code, is := output.Get("exitCode").Any().(int64); !is || code != 0 {
+		return output
+	}
+	fields, _ := output.Any().(map[string]any)
+	fields["error"] = f.message
+	return wire.RawOf(fields)
 }
 
 func (x *execution) completeEvent(output wire.Raw) *wire.Event {
