@@ -150,12 +150,15 @@ func syncPath(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// restoreFiles puts the recorder's store in its place, and what waits in the spool
-// out of the way: it is of a time that hasn't been. What was restored may be of another key: the next wake up makes one for it.
+// restoreFiles puts the recorder's store in its place, and out of the way what waits in the spool, and in keepers: it is of a time that
+// hasn't been, and goes on where the log doesn't. What was restored may be of another key: the next wake up makes one for it.
 func (a fileVerbs) restoreFiles(dir string, m backup.Manifest, path string) error {
-	spool := filepath.Join(a.server.DataDir, "spool")
-	if err := os.Rename(spool, fmt.Sprintf("%s.before-%s", spool, time.Now().UTC().Format("20060102T150405.000"))); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("spool: %w", err)
+	before := ".before-" + time.Now().UTC().Format("20060102T150405.000")
+	for _, name := range []string{"spool", "keepers"} {
+		path := filepath.Join(a.server.DataDir, name)
+		if err := os.Rename(path, path+before); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%s: %w", name, err)
+		}
 	}
 	if err := os.Remove(stampFile(a.server.DataDir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
