@@ -3,7 +3,9 @@ package recorder_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -257,6 +259,42 @@ func TestLargeEventsAreDerivedInPieces(t *testing.T) {
 	}
 	if pieces < 2 || pieces > 8 {
 		t.Errorf("%d pieces of 23 MiB", pieces)
+	}
+	sound(t, s, "derived")
+}
+
+// Large fields count, too: what they are in is derived in pieces.
+func TestLargeFieldsAreDerivedInPieces(t *testing.T) {
+	p := newTape(t)
+	exec := p.start("r1", "coder", nil)
+	blobs := map[string][]byte{}
+	for i := range 24 {
+		p.add("r1", "coder", exec, &wire.AgentText{Content: strings.Repeat("large ", 300<<10) + strconv.Itoa(i), Block: i})
+		e := &p.entries[len(p.entries)-1]
+		small, large, err := wire.Externalize(e.Data, 16<<10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Event, err = wire.Decode(small); err != nil {
+			t.Fatal(err)
+		}
+		e.Data = small
+		maps.Copy(blobs, large)
+	}
+	s := openStore(t)
+	if _, err := s.Index.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: p.entries, Blobs: blobs, Later: true}); err != nil {
+		t.Fatal(err)
+	}
+	pieces := 0
+	for at := uint64(0); at < p.pos; pieces++ {
+		r, err := s.Index.Derive(t.Context(), len(p.entries))
+		if err != nil || r.Derived <= at {
+			t.Fatalf("derived up to %d after %d, %v", r.Derived, at, err)
+		}
+		at = r.Derived
+	}
+	if pieces < 2 || pieces > 4 {
+		t.Errorf("%d pieces of 42 MiB", pieces)
 	}
 	sound(t, s, "derived")
 }

@@ -228,6 +228,7 @@ type writer struct {
 	pos       uint64     // last position seen
 	link      chain.Link // of the event that is replayed, if it is known
 	derived   uint64     // up to here what follows from the events is derived
+	inlined   int        // bytes of large fields that were put back
 	was       uint64     // the same when the transaction began
 	began     uint64     // the last position then
 	later     []decoded  // of which something is to be derived later

@@ -269,7 +269,11 @@ func (w *writer) storeFields(run *runRow, e *wire.Event) error {
 
 // inlineFields returns the entry's event with its large fields.
 func (w *writer) inlineFields(e *eventlog.Entry) (*wire.Event, error) {
-	return archive.Inline(e.Event, e.Data, func(sha string) ([]byte, error) { return w.tx.Blob(w.ctx, sha) })
+	return archive.Inline(e.Event, e.Data, func(sha string) ([]byte, error) {
+		field, err := w.tx.Blob(w.ctx, sha)
+		w.inlined += len(field)
+		return field, err
+	})
 }
 
 func (x *Index) beginWriter(ctx context.Context, t *archive.Tx, b Batch) (*writer, error) {
@@ -392,7 +396,7 @@ func (x *Index) deriveSome(ctx context.Context, most uint64) (Report, error) {
 }
 
 // deriveTo derives what follows from the recorded events up to a position, or up to
-// an earlier one if they are large, or held only so far.
+// an earlier one if they are large, with their large fields, or held only so far.
 func (w *writer) deriveTo(to uint64) error {
 	list, last := w.x.held.firstTo(w.derived, to)
 	if last == w.derived {
@@ -404,6 +408,10 @@ func (w *writer) deriveTo(to uint64) error {
 	for i := range list {
 		if err := w.deriveLater(&list[i]); err != nil {
 			return fmt.Errorf("position %d: %w", list[i].pos, err)
+		}
+		if w.inlined > maxInlined && i+1 < len(list) {
+			last = list[i].pos
+			break
 		}
 	}
 	w.derived = last
@@ -449,5 +457,8 @@ func (w *writer) deriveLater(d *decoded) error {
 	})
 }
 
-// deriveBytes bounds the events that are read for that.
-const deriveBytes = 16 << 20
+// deriveBytes bounds the events that are read for that, and maxInlined their large fields, which stay in memory until all is written.
+const (
+	deriveBytes = 16 << 20
+	maxInlined  = 32 << 20
+)
