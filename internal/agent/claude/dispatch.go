@@ -2,6 +2,8 @@ package claude
 
 import (
 	"bytes"
+	"fmt"
+	"slices"
 
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -18,8 +20,28 @@ func (n *Normalizer) Line(at int64, line []byte) []*wire.Event {
 		n.emitMalformed(line, err.Error())
 		return n.releaseEvents()
 	}
+	if len(line) > maxName && hasLongName(m) {
+		n.emitMalformed(line, fmt.Sprintf("a name or an id in it has more than %d bytes", maxName))
+		return n.releaseEvents()
+	}
 	n.dispatchLine(m, line)
 	return n.releaseEvents()
+}
+
+// maxName bounds names and ids, in bytes. They stand in events as they are, and what is too large for one is never stored.
+const maxName = 4096
+
+// hasLongName reports whether a name or an id of a line is longer than [maxName]. What tools are given, and give, may be long.
+func hasLongName(m wire.Raw) bool {
+	long := func(m wire.Raw, names ...string) bool {
+		return slices.ContainsFunc(names, func(name string) bool { return len(m.TextAt(name)) > maxName })
+	}
+	message, event, request := m.Get("message"), m.Get("event"), m.Get("request")
+	return long(m, "type", "subtype", "uuid", "session_id", "sessionId", "parent_tool_use_id", "parentUuid", "agentId", "request_id", "tool_use_id", "hook_event", "hook_name", "model") ||
+		long(message, "id", "model", "role", "stop_reason") ||
+		slices.ContainsFunc(message.Get("content").Items(), func(b wire.Raw) bool { return long(b, "type", "id", "name", "tool_use_id") }) ||
+		long(event, "type") || long(event.Get("message"), "id", "model") || long(event.Get("content_block"), "type", "id", "name") ||
+		long(request, "subtype", "tool_use_id", "tool_name", "agent_id") || long(request.Get("input"), "agent_id", "tool_use_id", "tool_name", "hook_event_name")
 }
 
 // TooLong returns the event of a line that was too long to be read.
