@@ -74,16 +74,40 @@ func runnerFlags(flags *pflag.FlagSet, o *runnerOptions, drain time.Duration) {
 	flags.StringVar(&o.claude, "claude", "claude", "Claude Code `program`")
 }
 
+// minJournal is the least that a journal may have: what an agent's call and its result may need at once.
+const minJournal = 32_000_000
+
+// checkBounds fails for numbers that nobody can mean: a default in their place would pass for what was asked for.
+func (o *runnerOptions) checkBounds() error {
+	c := o.config
+	for _, b := range []struct {
+		flag       string
+		given, min int64
+		least      string
+	}{
+		{"max-agents", int64(c.MaxAgents), 1, "1"}, {"max-waiting", int64(c.MaxWaiting), 0, "0"},
+		{"max-trials", int64(c.MaxTrials), 1, "1"}, {"node-trials", int64(c.NodeTrials), 1, "1"},
+		{"workspace-grace", int64(c.WorkspaceGrace), 0, "0s"}, {"park-after", int64(c.ParkAfter), 0, "0s"},
+		{"persist-timeout", int64(c.PersistTimeout), 0, "0s"}, {"orphan-timeout", int64(o.keepers.orphan), int64(time.Second), "1s"},
+		{"journal-limit", int64(o.keepers.limit), minJournal, "32MB"},
+	} {
+		if b.given < b.min {
+			return usageError("leave it out for the default", "--%s: at least %s is needed", b.flag, b.least)
+		}
+	}
+	return nil
+}
+
 func newRunner(o *runnerOptions) constructor {
 	return func(ctx context.Context, p *process) (runnable, error) {
 		c := o.config
 		c.Health = p.health
 		c.Private = []string{p.dir}
 		c.Folders = []string{filepath.Join(p.dir, "spool", p.name), filepath.Join(p.locked, "keepers")}
-		if err := checkDrain(c.DrainTimeout, p.o.grace); err != nil {
+		err := cmp.Or(checkDrain(c.DrainTimeout, p.o.grace), o.checkBounds())
+		if err != nil {
 			return nil, err
 		}
-		var err error
 		if c.Home, err = runnerID(p.locked); err != nil {
 			return nil, err
 		}
