@@ -3,6 +3,7 @@ package hook
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -31,7 +32,7 @@ func (s *Set) askHook(ctx context.Context, number int, e Event) (o Outcome, exit
 	var text []byte
 	switch {
 	case len(h.Command) > 0:
-		return s.runCommand(ctx, h, programOf(e, number), question)
+		return s.runCommand(ctx, h, programOf(e, number, question), question)
 	case h.URL != "":
 		text, err = s.postQuestion(ctx, h.URL, question)
 	case s.cfg.Ask == nil:
@@ -50,12 +51,14 @@ func (s *Set) askHook(ctx context.Context, number int, e Event) (o Outcome, exit
 }
 
 // programOf names the command of a hook that is asked about a call, so that its answer is heard by whichever
-// runner goes on with the agent. Other commands end with their runner.
-func programOf(e Event, number int) string {
+// runner goes on with the agent. Other commands end with their runner. What it is asked is in the name: the id may be that of an earlier
+// call, which was rolled back.
+func programOf(e Event, number int, question []byte) string {
 	if e.ToolUseID == "" {
 		return ""
 	}
-	return fmt.Sprintf("hook/%s/%s/%d", e.ToolUseID, e.Name, number)
+	sum := sha256.Sum256(question)
+	return fmt.Sprintf("hook/%s/%s/%d/%x", e.ToolUseID, e.Name, number, sum[:8])
 }
 
 // causeOf returns why something was given up, if it was.
