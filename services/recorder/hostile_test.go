@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder"
@@ -106,6 +108,37 @@ func TestLargestPoison(t *testing.T) {
 	var letter wire.Poison
 	if err := wire.Unmarshal(m.Data, &letter); err != nil || !strings.Contains(letter.Reason, "of "+strconv.Itoa(len(data))+" bytes follow") || !bytes.HasPrefix(data, letter.Data) {
 		t.Errorf("the letter (%v) says %q, of %d bytes", err, letter.Reason, len(letter.Data))
+	}
+}
+
+// A run that is asked for while it goes on has all its lines, also where the log of another one is hidden in part amid them.
+func TestLinesBesideTruncation(t *testing.T) {
+	p := newTape(t)
+	first, second := p.start("r1", "coder", nil), p.start("r2", "coder", nil)
+	p.add("r1", "coder", first, &wire.AgentText{Content: "r1 one"})
+	p.add("r2", "coder", second, &wire.AgentText{Content: "r2 one"})
+	s := openStore(t)
+	s.Answers.HoldLive(1000)
+	p.store(s, 1000)
+	lines := func() []string {
+		r, err := s.Answers.Log(t.Context(), wire.LogRequest{Run: "r2", Limit: new(2)}, time.Now(), 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return texts(r.Lines)
+	}
+	lines()
+	at := len(p.entries)
+	p.add("r2", "coder", second, &wire.AgentText{Content: "r2 two"})
+	p.add("r1", "coder", first, &wire.LogTruncated{AtSeq: 3, Reason: "x"})
+	p.add("r2", "coder", second, &wire.AgentText{Content: "r2 three"})
+	if _, err := s.Index.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: p.entries[at:]}); err != nil {
+		t.Fatal(err)
+	}
+	held := lines()
+	s.Answers.ForgetLive()
+	if diff := cmp.Diff(lines(), held); diff != "" {
+		t.Errorf("(-stored +held):\n%s", diff)
 	}
 }
 

@@ -85,6 +85,7 @@ func (w *writer) noteGrowingLine(writer *nodeRow, e *wire.Event, step timeline.S
 }
 
 func (w *writer) writeLines() error {
+	w.written = append(w.written, w.queue...)
 	for _, l := range w.queue {
 		var err error
 		switch l.op {

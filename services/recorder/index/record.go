@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 
 	"code.wake.dev/wake/internal/chain"
 	"code.wake.dev/wake/internal/eventlog"
@@ -314,7 +313,6 @@ func (x *Index) beginWriter(ctx context.Context, t *archive.Tx, b Batch) (*write
 
 // finishBatch writes what the transaction has gathered.
 func (w *writer) finishBatch() error {
-	w.written = slices.Clone(w.queue)
 	if err := w.writeLines(); err != nil {
 		return err
 	}
