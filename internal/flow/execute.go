@@ -169,7 +169,7 @@ func numberedChoice(choices []wire.Raw, answer string) int {
 	return -1
 }
 
-// AcceptAnswer returns an answer to an ask node as the node takes it, or says why it doesn't: the choice that it is, or whose number from 1, of the type
+// AcceptAnswer returns an answer to an ask node as the node takes it, or says why it doesn't: the choice with that text, or that number from 1, of the type
 // that it has in the node's input, as the text 1 may be sent as a number; or what its schema asks for, for which a text may be
 // sent as the value that it reads as, and a number, true or null as a text. With neither in the input, any answer will do as it is.
 func AcceptAnswer(input, answer wire.Raw) (wire.Raw, error) {

@@ -9,7 +9,7 @@ import (
 	"code.wake.dev/wake/internal/process"
 )
 
-// A runner that writes to a program whose journal is full is heard all the same: what it gives up makes room.
+// TestInputWhileFull has a runner write to a program with a full journal: the keeper still hears the runner, which makes room.
 func TestInputWhileFull(t *testing.T) {
 	each(t, func(t *testing.T, fence keeper.Fence) {
 		b := open(t, fence, func(c *keeper.Config) { c.Limit = 400 << 10 })

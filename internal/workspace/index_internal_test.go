@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// indexOf is an index of git in version 4 whose names each begin with all of the one before.
+// indexOf makes an index of git in version 4: each name begins with the whole name before it.
 func indexOf(names ...string) []byte {
 	var b bytes.Buffer
 	b.WriteString("DIRC")

@@ -249,7 +249,15 @@ func TestLargeEventsAreDerivedInPieces(t *testing.T) {
 	if _, err := s.Index.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: p.entries, Later: true}); err != nil {
 		t.Fatal(err)
 	}
-	pieces := 0
+	if pieces := derivedPieces(t, s, p); pieces < 2 || pieces > 8 {
+		t.Errorf("%d pieces of 23 MiB", pieces)
+	}
+	sound(t, s, "derived")
+}
+
+// derivedPieces derives all of a tape, and returns in how many pieces.
+func derivedPieces(t *testing.T, s *recorder.Store, p *tape) (pieces int) {
+	t.Helper()
 	for at := uint64(0); at < p.pos; pieces++ {
 		r, err := s.Index.Derive(t.Context(), len(p.entries))
 		if err != nil || r.Derived <= at {
@@ -257,10 +265,7 @@ func TestLargeEventsAreDerivedInPieces(t *testing.T) {
 		}
 		at = r.Derived
 	}
-	if pieces < 2 || pieces > 8 {
-		t.Errorf("%d pieces of 23 MiB", pieces)
-	}
-	sound(t, s, "derived")
+	return pieces
 }
 
 // Large fields count, too: what they are in is derived in pieces.
@@ -285,15 +290,7 @@ func TestLargeFieldsAreDerivedInPieces(t *testing.T) {
 	if _, err := s.Index.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: p.entries, Blobs: blobs, Later: true}); err != nil {
 		t.Fatal(err)
 	}
-	pieces := 0
-	for at := uint64(0); at < p.pos; pieces++ {
-		r, err := s.Index.Derive(t.Context(), len(p.entries))
-		if err != nil || r.Derived <= at {
-			t.Fatalf("derived up to %d after %d, %v", r.Derived, at, err)
-		}
-		at = r.Derived
-	}
-	if pieces < 2 || pieces > 4 {
+	if pieces := derivedPieces(t, s, p); pieces < 2 || pieces > 4 {
 		t.Errorf("%d pieces of 42 MiB", pieces)
 	}
 	sound(t, s, "derived")

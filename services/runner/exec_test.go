@@ -72,7 +72,7 @@ nodes:
   - {id: a, type: exec, input: {command: "trap 'exit 7' TERM; sleep 1000 & wait"}, policy: {retry: {maxAttempts: 2}}}
 `
 
-// A command whose time is over has failed, also one that ends well then: a flow that goes on sees it in its output.
+// TestTimeoutInOutput lets the time of a command run out that then exits with 0: the command has failed, and the flow sees that in its output.
 func TestTimeoutInOutput(t *testing.T) {
 	b := newBench(t)
 	b.runner("r1", &scripted{say: echo})

@@ -11,7 +11,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// takeID records a run as who may only add runs can: it was never executed, and says that it is complete.
+// takeID records a run as an ingester can: no runner has executed it, and its log says that it is complete.
 func (b *bench) takeID(id string) {
 	b.t.Helper()
 	w := logtest.Claim(b.t, b.log, id, wire.RunNode)

@@ -250,6 +250,7 @@ func (s *session) reportRest(p *process.Process) {
 		!s.Outbox.IsIdle() || s.request.Stored != nil && !s.request.Stored() {
 		return
 	}
+	f.Index = s.Index
 	data, err := wire.Marshal(&f.state)
 	if err != nil {
 		s.provider.Logger.Warn("agent's state not kept", "error", err)

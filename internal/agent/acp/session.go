@@ -83,7 +83,7 @@ func (s *session) restoreRest(last process.Rest) {
 		return
 	}
 	x.fillMaps()
-	s.f.state = x
+	s.f.state, s.Index = x, x.Index
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	s.Halting, s.Ended = x.Halting, s.Ended || x.Over

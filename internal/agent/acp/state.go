@@ -8,13 +8,14 @@ import (
 
 // stateVersion is that of [state]. A change of its fields, or of what they mean, adds one: a runner of
 // another version must not go on from it.
-const stateVersion = 4
+const stateVersion = 5
 
 // state is all that a session knows of its program. It is what is left at a resting point, for the session that
 // goes on from there; nothing is known besides.
 type state struct {
 	Version int   `json:"version"`
 	Lines   int   `json:"lines"`  // of the program
+	Index   int   `json:"index"`  // events that were made of the last one
 	Broken  int   `json:"broken"` // of them that are no JSON-RPC
 	NextID  int64 `json:"nextId"` // of the last request to the program
 

@@ -8,7 +8,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// A line whose ids no event can hold is kept as it is, and what comes behind it is told.
+// TestLongNames has Claude Code print ids that no event can hold: the normalizer keeps their lines as they are, and tells what comes behind them.
 func TestLongNames(t *testing.T) {
 	long := strings.Repeat("x", 300<<10)
 	for name, line := range map[string]string{

@@ -29,7 +29,9 @@ exec cat >/dev/null
 	both, answered := make(chan struct{}), make(chan struct{})
 	decide := func(ctx context.Context, q agent.Permission) agent.Verdict {
 		if q.CallID == "harmless" {
-			_ = os.WriteFile(asked, nil, 0o600)
+			if err := os.WriteFile(asked, nil, 0o600); err != nil {
+				t.Error(err)
+			}
 			<-both // the one who decides saw this call
 			defer close(answered)
 			return agent.Verdict{Allow: true, By: "alice"}

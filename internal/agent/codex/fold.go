@@ -38,6 +38,7 @@ type foldState struct {
 	Version int    `json:"version"`
 	Thread  string `json:"thread"` // "": Codex hasn't named it yet
 	Line    int    `json:"line"`
+	Index   int    `json:"index"`   // events that were made of that line
 	Named   bool   `json:"named"`   // the program has named its thread
 	Unnamed int    `json:"unnamed"` // its lines before that
 	Begun   int64  `json:"begun"`   // when the program's thread was told of, Unix ms

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"code.wake.dev/wake/internal/agent"
@@ -28,13 +29,13 @@ type session struct {
 	f        *sessionFold
 	number   uint64 // of the program, from 0
 
-	live   bool      // the program is heard as it speaks, no more from its journal
-	rests  uint64    // the last resting point of the program
-	rested time.Time // when the host was told of it
+	live     bool         // the program is heard as it speaks, no more from its journal
+	rests    uint64       // the last resting point of the program
+	rested   time.Time    // when the host was told of it
+	prompted *atomic.Bool // the program has its prompt
 
 	cut  bool // the turn is cut short, for a message; under Mu
 	lost bool // the program was never asked anything; under Mu
-	fed  bool // the program has its prompt; under Mu
 }
 
 // programName is that of the first program among those of its host. Those of messages have the command's id behind it, so that
@@ -170,7 +171,7 @@ func (s *session) startEvent() *wire.Event {
 
 // runTurn runs the program of a turn to its end. It reports whether the session goes on.
 func (s *session) runTurn(t turn, yield func(*wire.Event, error) bool) bool {
-	s.Offset, s.Index, s.live, s.rests = s.number<<40, 0, false, 0
+	s.Offset, s.Index, s.live, s.rests, s.prompted = s.number<<40, 0, false, 0, new(atomic.Bool)
 	s.f.beginProgram()
 	p, err := s.launchProgram(t)
 	switch {
@@ -244,7 +245,7 @@ func (s *session) launchProgram(t turn) (*process.Process, error) {
 
 // feedProgram gives the program its prompt, unless a former session has. It returns the program as it is to be heard.
 func (s *session) feedProgram(p *process.Process, t turn) *process.Process {
-	heard := make(chan process.Frame)
+	heard, prompted := make(chan process.Frame), s.prompted
 	s.Tasks.Go(func() {
 		defer close(heard)
 		given := len(p.Last.State) // by a former session, before what is heard again
@@ -262,9 +263,7 @@ func (s *session) feedProgram(p *process.Process, t turn) *process.Process {
 						_, _ = io.WriteString(p.Stdin, s.promptOf(t)) // a program that is gone says so by its end
 					}
 					_ = p.Stdin.Close()
-					s.Mu.Lock()
-					defer s.Mu.Unlock()
-					s.fed = true
+					prompted.Store(true)
 				})
 			case process.Out, process.Err:
 			}
@@ -401,22 +400,18 @@ func (s *session) takeLine(in pipe.Line, yield func(*wire.Event, error) bool) bo
 // reportRest tells the host that the program's journal isn't needed up to here, if the log has all that came of it.
 func (s *session) reportRest(p *process.Process) {
 	offset := s.Offset - s.number<<40
-	if !s.live || !s.isFed() || offset == s.rests || time.Since(s.rested) < s.provider.restEvery || s.request.Stored != nil && !s.request.Stored() {
+	if !s.live || !s.prompted.Load() || offset == s.rests || time.Since(s.rested) < s.provider.restEvery || s.request.Stored != nil && !s.request.Stored() {
 		return
 	}
-	data, err := wire.Marshal(&s.f.foldState)
+	x := s.f.foldState
+	x.Index = s.Index
+	data, err := wire.Marshal(&x)
 	if err != nil {
 		s.provider.Logger.Warn("agent's state not kept", "error", err)
 		return
 	}
 	s.rested, s.rests = time.Now(), offset
 	p.Rested(process.Rest{Offset: offset, State: data})
-}
-
-func (s *session) isFed() bool {
-	s.Mu.Lock()
-	defer s.Mu.Unlock()
-	return s.fed
 }
 
 // restoreRest takes what a former session has left at its last resting point of a program.
@@ -434,7 +429,7 @@ func (s *session) restoreRest(last process.Rest) error {
 	if err != nil {
 		return err
 	}
-	s.f.foldState = x
+	s.f.foldState, s.Index = x, x.Index
 	return nil
 }
 

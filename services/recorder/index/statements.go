@@ -175,5 +175,5 @@ func manyRows(one, insert string) string {
 // boundedSum adds a number of tokens to that of a row of spend; see [maxTokens].
 func boundedSum(column string) string {
 	most, sum := strconv.Itoa(maxTokens), "spend."+column+" + excluded."+column
-	return "CASE WHEN " + sum + " > " + most + " THEN " + most + " ELSE " + sum + " END"
+	return "CASE WHEN " + sum + " > " + most + " THEN " + most + " WHEN " + sum + " < -" + most + " THEN -" + most + " ELSE " + sum + " END"
 }

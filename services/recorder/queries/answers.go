@@ -127,7 +127,7 @@ func (a *Answers) Holding() bool { return a.live.lines > 0 }
 
 // Forget drops what is kept of a run, since it was derived again, or removed.
 func (a *Answers) Forget(run string) {
-	a.live.drop(run)
+	a.live.dropRun(run)
 	a.views.drop(run)
 	a.roll.drop(run)
 	a.courses.drop(run)

@@ -78,8 +78,8 @@ func (v *live) dropAll() {
 	}
 }
 
-// drop drops a run, of which a load that is under way is of no use either.
-func (v *live) drop(run string) {
+// dropRun drops a run, of which a load that is under way is of no use either.
+func (v *live) dropRun(run string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	delete(v.byRun, run)

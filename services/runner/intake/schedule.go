@@ -126,8 +126,8 @@ func (in *Intake) fireSchedule(ctx context.Context, store *schedule.Store, e *sc
 // maxTaken is how many ids of a run are tried.
 const maxTaken = 9
 
-// freeID returns the id of a run of a schedule, or one like it if a run that was only recorded has that: who may add such runs doesn't
-// keep others from beginning. All runners find the same.
+// freeID returns the id of a run of a schedule, or one like it if an imported run has that id: an ingester can't keep the schedule's run from
+// beginning. All runners find the same id.
 func (in *Intake) freeID(ctx context.Context, id string) (string, error) {
 	for n := range maxTaken {
 		other := id

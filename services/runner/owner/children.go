@@ -268,7 +268,7 @@ func (c *children) followChild(ctx context.Context, node string, kid *childRun) 
 		kid.failed = true
 		n := o.view.State().Nodes[node]
 		return []*wire.Event{{ExecID: n.Exec, Payload: &wire.NodeError{
-			Target: node, Error: child.Foreign(s), ErrorType: "child", DurationMs: time.Now().UnixMilli() - n.StartedAt,
+			Target: node, Error: child.TakenText(s), ErrorType: "child", DurationMs: time.Now().UnixMilli() - n.StartedAt,
 		}}}, nil
 	}
 	if !v.State().Status.Ended() {

@@ -81,7 +81,12 @@ func (ps parts) awaitPart(ctx context.Context, call string, ask func() (wire.Run
 			return p, nil, err
 		}
 	}
-	for !v.State().Status.Ended() {
+	offer := ps.exec.offer
+	isForeign := func() bool {
+		s := v.State()
+		return s.Status != wire.RunIdle && !child.IsOf(s, offer.RunID, offer.NodeID, child.CallKey(offer.ExecID, call))
+	}
+	for !v.State().Status.Ended() && !isForeign() {
 		select {
 		case <-v.More():
 		case <-ctx.Done():
@@ -91,12 +96,12 @@ func (ps parts) awaitPart(ctx context.Context, call string, ask func() (wire.Run
 			return p, nil, err
 		}
 	}
+	if isForeign() { // it may never end
+		p.Failed = child.TakenText(v.State())
+		return p, nil, nil
+	}
 	if err := ps.retryUntilDone(ctx, call, func() (err error) { s, err = v.Whole(ctx); return err }); err != nil {
 		return p, nil, err
-	}
-	if offer := ps.exec.offer; !child.IsOf(s, offer.RunID, offer.NodeID, child.CallKey(offer.ExecID, call)) {
-		p.Failed = child.Foreign(s)
-		return p, nil, nil
 	}
 	p.Run = id
 	spent := ledger.Spent(s.Usage)

@@ -49,8 +49,8 @@ func IsOf(s *wire.State, parent, node, call string) bool {
 	return s.Imported == "" && s.ParentRun == parent && s.ParentNode == node && s.ParentCall == call
 }
 
-// Foreign is why a node or a call has no result whose run isn't its own.
-func Foreign(s *wire.State) string {
+// TakenText says why a node, or an agent's call, has no result: another run had the id of the one that it asked for.
+func TakenText(s *wire.State) string {
 	return fmt.Sprintf("run %s isn't the one that was asked for: its id had been taken", s.RunID)
 }
 
