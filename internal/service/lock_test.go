@@ -102,3 +102,37 @@ func TestLockDirIsPrivate(t *testing.T) {
 		}
 	}
 }
+
+// A data directory in which there is work of one log isn't another log's.
+func TestBindDir(t *testing.T) {
+	dir := t.TempDir()
+	keepers := filepath.Join(dir, "keepers")
+	bind := func(incarnation, prefix string) error {
+		return service.BindDir(dir, incarnation, prefix, filepath.Join(keepers, "*"))
+	}
+	for _, step := range []struct {
+		incarnation, prefix string
+		held, fails         bool
+	}{
+		{"one", "wake", true, false}, // the first that comes
+		{"one", "wake", true, false},
+		{"two", "other", true, true},
+		{"one", "wake", true, false}, // whose the work still is
+		{"two", "other", false, false},
+		{"one", "wake", true, true},
+	} {
+		if err := os.RemoveAll(keepers); err != nil {
+			t.Fatal(err)
+		}
+		if step.held {
+			if err := os.MkdirAll(filepath.Join(keepers, "r1"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+		err := bind(step.incarnation, step.prefix)
+		known, _ := errors.AsType[*service.Error](err)
+		if (err != nil) != step.fails || step.fails && (known == nil || known.Code != service.CodeUsage) {
+			t.Fatalf("%+v: %v", step, err)
+		}
+	}
+}

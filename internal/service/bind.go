@@ -1,0 +1,58 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// boundName is the file in a data directory that says which log the work in it is of.
+const boundName = "installation"
+
+// BindDir ties a data directory, which the caller has locked, to the log of an installation: its incarnation and its
+// prefix. One that was another log's changes over if nothing of that one's work is left in it, which is what the
+// patterns match (those of [filepath.Glob]). Else the error is an [*Error] with [CodeUsage], and everything stays as it
+// is: agents of one installation aren't another one's to end, nor are its events.
+func BindDir(dir, incarnation, prefix string, work ...string) error {
+	path := filepath.Join(dir, boundName)
+	bound := incarnation + " " + prefix + "\n"
+	b, err := os.ReadFile(path)
+	switch {
+	case err == nil && string(b) == bound:
+		return nil
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("service: which log %s is of: %w", dir, err)
+	}
+	if owner := strings.Fields(string(b)); len(owner) == 2 && owner[0] != incarnation {
+		for _, pattern := range work {
+			if left, _ := filepath.Glob(pattern); len(left) > 0 { // the patterns are well-formed
+				return &Error{
+					Code: CodeUsage,
+					Err:  fmt.Errorf("%s has work of another log, with the prefix %s: %s", dir, owner[1], filepath.Dir(left[0])),
+					Hint: "start it on the server and the prefix that it was on, or give this one another --data-dir; if that log is gone for good, move what is named there away",
+				}
+			}
+		}
+	}
+	return writeWhole(path, bound)
+}
+
+// writeWhole replaces a file by one that is whole and on disk.
+func writeWhole(path, text string) error {
+	next := path + ".new"
+	f, err := os.OpenFile(next, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("service: %w", err)
+	}
+	_, err = f.WriteString(text)
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(next, path)
+	}
+	if err != nil {
+		return fmt.Errorf("service: %w", err)
+	}
+	return nil
+}
