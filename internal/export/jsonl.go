@@ -24,7 +24,8 @@ import (
 //	{"pos":17,"time":1767400000000,"hash":"<h>","event":{"v":1,…}}
 //	{"end":true,"events":1,"hash":"<h>"}
 //
-// An event has its bytes too, as data, if its JSON doesn't lead back to them.
+// An event has its bytes too, as data, if its JSON doesn't lead back to them. A large field that the object store has
+// lost says "missing": true in the place of its data, so that a line that was lost later is noticed.
 type head struct {
 	Wake        int    `json:"wake"` // version of the file
 	Run         string `json:"run"`
@@ -128,15 +129,16 @@ func (j *jsonl) writeBlob(sum string) error {
 	data, err := j.fetch(sum)
 	if errors.Is(err, eventlog.ErrBlobMissing) {
 		j.result.Missing++
-		return nil
+		return j.writeValue(blobLine{Blob: sum, Missing: true})
 	}
 	if err != nil {
 		return err
 	}
-	return j.writeValue(blobLine{sum, data})
+	return j.writeValue(blobLine{Blob: sum, Data: data})
 }
 
 type blobLine struct {
-	Blob string `json:"blob"`
-	Data []byte `json:"data"`
+	Blob    string `json:"blob"`
+	Data    []byte `json:"data,omitempty"`
+	Missing bool   `json:"missing,omitempty"`
 }

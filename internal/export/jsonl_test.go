@@ -235,6 +235,42 @@ func exported(t testing.TB, log *eventlog.Log, id string) []byte {
 	return b.Bytes()
 }
 
+// A file tells of each large field that an event refers to: one that the object store had lost is no reason to refuse
+// the file, one whose line was lost since is.
+func TestLinesOfFields(t *testing.T) {
+	h := newHistory(t)
+	h.start("")
+	h.add("coder", "coder#1", &wire.AgentText{Content: strings.Repeat("large ", 100_000)})
+	h.complete()
+	log := logtest.Start(t)
+	store(t, log, h)
+	file := strings.SplitAfter(string(exported(t, log, "r1")), "\n")
+	at := slices.IndexFunc(file, func(line string) bool { return strings.HasPrefix(line, `{"blob":`) })
+	if at < 0 {
+		t.Fatal("no large field")
+	}
+	lacking := slices.Delete(slices.Clone(file), at, at+1)
+	_, err := readAll([]byte(strings.Join(lacking, "")))
+	if fault, is := errors.AsType[*export.FileError](err); !is || fault.Line != at+1 || !strings.Contains(fault.Problem, "is missing before it") {
+		t.Errorf("without line %d: %v", at+1, err)
+	}
+
+	var out bytes.Buffer
+	r, err := export.JSONL(&out, export.Run{ID: "r1", Incarnation: log.Incarnation()}, log.Read(t.Context(), eventlog.Query{Run: "r1"}), noBlobs)
+	if err != nil || r.Missing == 0 {
+		t.Fatalf("%+v, %v: no field is missing", r, err)
+	}
+	items, err := readAll(out.Bytes())
+	if err != nil || len(items) != len(h.entries) {
+		t.Fatalf("%d events of %d, %v", len(items), len(h.entries), err)
+	}
+	for _, item := range items {
+		if len(item.Blobs) > 0 {
+			t.Errorf("line %d has fields: %v", item.Line, item.Blobs)
+		}
+	}
+}
+
 // A run goes from one server to another: its events are the same but for the one
 // that says that it was imported, and importing it again adds nothing.
 func TestImport(t *testing.T) {

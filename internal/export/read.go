@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"maps"
 
 	"code.wake.dev/wake/internal/chain"
 	"code.wake.dev/wake/pkg/subjects"
@@ -109,7 +110,8 @@ type exportRecord struct {
 	Event json.RawMessage `json:"event"`
 	Data  []byte          `json:"data"`
 
-	Blob string `json:"blob"`
+	Blob    string `json:"blob"`
+	Missing bool   `json:"missing"` // where it was exported
 
 	End    bool `json:"end"`
 	Events int  `json:"events"`
@@ -138,6 +140,10 @@ func (f *File) nextItem() (Item, error) {
 		}
 		switch {
 		case r.Blob != "":
+			if r.Missing {
+				fields[r.Blob] = nil
+				continue
+			}
 			if size += len(r.Data); size > maxFields {
 				return Item{}, f.lineError("is a field too large: the event's have more than %d bytes", maxFields)
 			}
@@ -189,27 +195,32 @@ func (f *File) makeItem(r exportRecord, fields map[string][]byte) (Item, error) 
 	if item.Event.RunID != f.Run.ID {
 		return Item{}, f.lineError("is of run %q, not of %s", item.Event.RunID, f.Run.ID)
 	}
-	if item.Blobs, err = f.checkBlobs(item.Event, fields); err != nil {
+	if err := f.checkBlobs(item.Event, fields); err != nil {
 		return Item{}, err
 	}
+	item.Blobs = fields
 	f.pos, f.last, f.Hash = r.Pos, next, r.Hash
 	f.Events++
 	return item, nil
 }
 
-// checkBlobs returns the large fields that the event refers to. What it doesn't refer
-// to was added.
-func (f *File) checkBlobs(e *wire.Event, fields map[string][]byte) (map[string][]byte, error) {
+// checkBlobs checks that the file has each large field that the event refers to, or says that it was missing, and no
+// other. Of the fields it leaves those that the file has.
+func (f *File) checkBlobs(e *wire.Event, fields map[string][]byte) error {
 	known := make(map[string]bool, len(e.Blobs))
 	for _, b := range e.Blobs {
 		known[b.SHA256] = true
+		if _, told := fields[b.SHA256]; !told {
+			return f.lineError("refers to the field %s, whose line is missing before it", b.SHA256)
+		}
 	}
 	for sum := range fields {
 		if !known[sum] {
-			return nil, f.lineError("doesn't refer to the field %s before it", sum)
+			return f.lineError("doesn't refer to the field %s before it", sum)
 		}
 	}
-	return fields, nil
+	maps.DeleteFunc(fields, func(_ string, data []byte) bool { return data == nil })
+	return nil
 }
 
 // lines reads lines and counts them.
