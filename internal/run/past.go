@@ -37,6 +37,8 @@ type Past struct {
 	noted   bool     // its program has, see [Notice]
 	cause   string   // of the last interruption, see [Notice]
 	bound   string   // session of the last agent:start
+	message uint64   // seq of the agent's last message, of those that are told in whole
+	hidden  bool     // it was rolled back since, with its calls
 	seqs    []uint64 // of Facts
 	states  map[string]wire.ToolCallState
 }
@@ -73,8 +75,12 @@ func (p *Past) Take(e *wire.Event) {
 			p.cause = payload.Reason
 		}
 	case *wire.LogTruncated:
-		if p.RolledBack = payload.Lost == 0; p.RolledBack {
-			p.forgetAfter(payload.AtSeq)
+		if p.RolledBack = false; payload.Lost == 0 {
+			p.RollBack(payload.AtSeq)
+		}
+	case *wire.AgentMessage:
+		if e.Parent == "" {
+			p.message = e.Seq
 		}
 	case *wire.AgentStart:
 		if e.Parent == "" {
@@ -240,10 +246,25 @@ func (p *Past) learnFact(e *wire.Event, mark, text string) {
 	p.Facts, p.seqs = append(p.Facts, Fact{Mark: mark, Text: text}), append(p.seqs, e.Seq)
 }
 
-// forgetAfter drops what came after a point to which the session was taken back.
-func (p *Past) forgetAfter(after uint64) {
+// RollBack takes the session back to what it was behind an event of the node.
+func (p *Past) RollBack(after uint64) {
 	n, _ := slices.BinarySearch(p.seqs, after+1)
 	p.Facts, p.seqs = p.Facts[:n], p.seqs[:n]
+	p.RolledBack = true
+	p.hidden = p.hidden || p.message > after
+}
+
+// Addition is what an agent that goes on from its log is told and that doesn't tell it, behind message: that it has another
+// folder, and which calls were interrupted that the log shows it no more. It is message alone if there is nothing of that.
+func (p *Past) Addition(message string, folder *Folder) string {
+	n := Past{cause: p.cause}
+	if p.hidden {
+		n.news = p.news
+	}
+	if folder == nil && len(n.news) == 0 {
+		return message
+	}
+	return n.Prompt(message, folder)
 }
 
 // notePoint notes where in the node's events the agent's last safe point is.
@@ -259,7 +280,7 @@ func (p *Past) noteSignOfLife(e *wire.Event) {
 	if e.Parent != "" || p.bound == "" {
 		return
 	}
-	p.Session, p.prompt, p.owed, p.RolledBack = p.bound, "", false, false
+	p.Session, p.prompt, p.owed, p.RolledBack, p.hidden = p.bound, "", false, false, false
 	p.news, p.told = slices.Clone(p.news[p.told:]), 0
 }
 

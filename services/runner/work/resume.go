@@ -356,10 +356,7 @@ func (r resumption) carryOn(ctx context.Context, resume wire.Resume) (c continua
 	}
 	c.opening = []*wire.Event{{SessionID: c.session, Payload: &wire.AgentResumed{Strategy: resume.Strategy, Sealed: p.Sealed}}}
 	c.kept = !p.RolledBack
-	c.message, c.seen, c.prompt = resume.Message, p.Inputs, resume.Message
-	if folder := r.newFolder(); folder != nil {
-		c.prompt = new(run.Past).Prompt(resume.Message, folder)
-	}
+	c.message, c.seen, c.prompt = resume.Message, p.Inputs, p.Addition(resume.Message, r.newFolder())
 	if !r.exec.isHoldOnly() {
 		return c, nil
 	}
@@ -397,9 +394,11 @@ func (r resumption) hideUnfinished(ctx context.Context) ([]*wire.Event, error) {
 	}}, nil
 }
 
-// sealRunning closes the calls that were running, may not be repeated, and have no command that can be gone on with.
+// sealRunning closes the calls that were running, may not be repeated, and have no command that can be gone on with. Where the
+// session is taken back for them, it closes all open ones: of the others nothing would be known any more, either.
 func (r resumption) sealRunning(ctx context.Context, p *run.Past) ([]*wire.Event, error) {
-	calls := slices.DeleteFunc(run.OpenCalls(r.exec.state, r.exec.offer.NodeID, r.exec.offer.ExecID), func(c wire.ToolCall) bool {
+	open := run.OpenCalls(r.exec.state, r.exec.offer.NodeID, r.exec.offer.ExecID)
+	calls := slices.DeleteFunc(slices.Clone(open), func(c wire.ToolCall) bool {
 		return c.State != wire.ToolExecuting || c.Idempotent || !r.exec.isHoldOnly() && r.exec.hold.hasCall(c.CallID)
 	})
 	if len(calls) == 0 {
@@ -411,6 +410,9 @@ func (r resumption) sealRunning(ctx context.Context, p *run.Past) ([]*wire.Event
 	}
 	if s.policy == run.SealRollback {
 		s.rollBack(r.exec.entry)
+	}
+	if p.RolledBack {
+		calls = open
 	}
 	for _, c := range calls {
 		var err error

@@ -88,5 +88,5 @@ func (s *sealing) rollBack(n nodeEntry) {
 	s.events = append(s.events, &wire.Event{
 		SessionID: s.session, Payload: &wire.LogTruncated{AtSeq: s.past.PointSeq, Reason: run.SealRollback},
 	})
-	s.past.RolledBack = true
+	s.past.RollBack(s.past.PointSeq)
 }
