@@ -1,13 +1,13 @@
 package native
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
 	"strconv"
-	"strings"
 
 	"github.com/anthropics/anthropic-sdk-go"
 	"github.com/anthropics/anthropic-sdk-go/option"
@@ -138,8 +138,8 @@ type assembly struct {
 type streamBlock struct {
 	index                 int64
 	kind, id, name        string
-	text, thinking, input string
-	signature             string
+	text, thinking, input []byte
+	signature             []byte
 	raw                   string // the block as it began
 }
 
@@ -160,8 +160,8 @@ func (m *assembly) takeEvent(e anthropic.MessageStreamEventUnion, tell func(stre
 		return m.growPart(e.Index, b.Text, b.Thinking, tell)
 	case "content_block_delta":
 		if p := m.partAt(e.Index); p != nil {
-			p.input += e.Delta.PartialJSON
-			p.signature += e.Delta.Signature
+			p.input = append(p.input, e.Delta.PartialJSON...)
+			p.signature = append(p.signature, e.Delta.Signature...)
 		}
 		return m.growPart(e.Index, e.Delta.Text, e.Delta.Thinking, tell)
 	case "message_delta":
@@ -188,8 +188,7 @@ func (m *assembly) growPart(index int64, text, thinking string, tell func(stream
 	if p == nil {
 		return nil
 	}
-	p.text += text
-	p.thinking += thinking
+	p.text, p.thinking = append(p.text, text...), append(p.thinking, thinking...)
 	switch {
 	case text != "":
 		return tell(streamPiece{block: int(index), text: text})
@@ -218,14 +217,14 @@ func (m *assembly) toAnswer() modelAnswer {
 func (p *streamBlock) toBlock() wire.Raw {
 	switch p.kind {
 	case "text":
-		if strings.TrimSpace(p.text) == "" {
+		if len(bytes.TrimSpace(p.text)) == 0 {
 			return nil
 		}
-		return textBlock(p.text)
+		return textBlock(string(p.text))
 	case "thinking":
-		return wire.RawOf(map[string]any{"type": "thinking", "thinking": p.thinking, "signature": p.signature})
+		return wire.RawOf(map[string]any{"type": "thinking", "thinking": string(p.thinking), "signature": string(p.signature)})
 	case "tool_use":
-		return toolUse(p.id, p.name, p.input)
+		return toolUse(p.id, p.name, string(p.input))
 	}
 	raw, err := wire.RawFromJSON([]byte(p.raw))
 	if err != nil {

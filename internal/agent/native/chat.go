@@ -256,11 +256,11 @@ func (m *chatMessage) takeChunk(c chatChunk, tell func(streamPiece) error) error
 func (m *chatMessage) growCall(index int, id, name, input string) {
 	for i, c := range slices.Backward(m.calls) {
 		if c.index == int64(index) && (id == "" || id == c.id) { // some servers give all calls the same index
-			m.calls[i].input += input
+			m.calls[i].input = append(m.calls[i].input, input...)
 			return
 		}
 	}
-	m.calls = append(m.calls, streamBlock{index: int64(index), id: cmp.Or(id, fmt.Sprintf("%s-%d", m.answer.id, index)), name: name, input: input})
+	m.calls = append(m.calls, streamBlock{index: int64(index), id: cmp.Or(id, fmt.Sprintf("%s-%d", m.answer.id, index)), name: name, input: []byte(input)})
 }
 
 func chatStop(reason string) string {
@@ -281,7 +281,7 @@ func (m *chatMessage) toAnswer() modelAnswer {
 		a.blocks = append(a.blocks, textBlock(toValidUTF8(m.text.String())))
 	}
 	for _, c := range m.calls {
-		a.blocks = append(a.blocks, toolUse(c.id, c.name, c.input))
+		a.blocks = append(a.blocks, toolUse(c.id, c.name, string(c.input)))
 	}
 	a.blocks = dropCutCall(a.stop, a.blocks)
 	a.usage.Model, a.usage.StopReason = a.model, a.stop // without the id: not every server has a new one for each answer

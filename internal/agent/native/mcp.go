@@ -98,7 +98,7 @@ func (s *session) openTransport(c agent.MCPServer, env []string) (sdk.Transport,
 		return nil, err
 	}
 	s.closers = append(s.closers, func() error { return errors.Join(p.End(time.Second), p.Close()) })
-	return &sdk.IOTransport{Reader: p.Stdout, Writer: p.Stdin}, nil
+	return &sdk.IOTransport{Reader: &boundedLines{ReadCloser: p.Stdout, max: maxAnswer}, Writer: p.Stdin}, nil
 }
 
 // headers adds headers to requests to a host. They may hold secrets, which are not for

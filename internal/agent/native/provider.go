@@ -102,9 +102,7 @@ func (p *Provider) withDefaults() Provider {
 	d := *p
 	d.Model = cmp.Or(d.Model, DefaultModel)
 	d.Idle = cmp.Or(d.Idle, 5*time.Minute)
-	if d.Client == nil {
-		d.Client = &http.Client{}
-	}
+	d.Client = boundAnswers(cmp.Or(d.Client, &http.Client{}))
 	d.Logger = cmp.Or(d.Logger, slog.New(slog.DiscardHandler))
 	return d
 }
