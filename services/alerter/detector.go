@@ -205,25 +205,33 @@ func withoutNode[V any](m map[string]V, node string) map[string]V {
 // sortedKeys returns the keys of a map in order.
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// withKey returns a copy of m in which key has a value.
+// Bounds of what a detector remembers, since that is copied for each event that changes it: of agents, and what they call
+// things, and of calls while they are open. Of more than that, the later ones aren't remembered.
+const (
+	maxKeys  = 10_000
+	maxCalls = 1000
+)
+
+// withKey returns a copy of m in which key has a value, or m if it is full and has no such key.
 func withKey[V any](m map[string]V, key string, v V) map[string]V {
+	return withBound(m, key, v, maxKeys)
+}
+
+// withCall is [withKey] of an open call.
+func withCall[V any](m map[string]V, call string, v V) map[string]V {
+	return withBound(m, call, v, maxCalls)
+}
+
+func withBound[V any](m map[string]V, key string, v V, most int) map[string]V {
+	if _, known := m[key]; !known && len(m) >= most {
+		return m
+	}
 	c := maps.Clone(m)
 	if c == nil {
 		c = map[string]V{}
 	}
 	c[key] = v
 	return c
-}
-
-// maxCalls bounds the calls of which a detector remembers something while they are open: what it knows is copied for each event.
-const maxCalls = 1000
-
-// withCall is [withKey] of an open call. Of more than can be remembered, the later ones aren't.
-func withCall[V any](m map[string]V, call string, v V) map[string]V {
-	if _, known := m[call]; !known && len(m) >= maxCalls {
-		return m
-	}
-	return withKey(m, call, v)
 }
 
 // withoutKey returns m, or a copy of it that lacks key.

@@ -2,6 +2,7 @@ package alerter
 
 import (
 	"cmp"
+	"math"
 	"strings"
 	"time"
 
@@ -71,7 +72,7 @@ func (r runRecord) applyInput(in input) (runRecord, []finding) {
 		}
 		switch p := e.Payload.(type) {
 		case *wire.RunClaimed, *wire.NodeClaimed:
-			r.Epochs = withKey(r.Epochs, e.NodeID, e.Epoch)
+			r.Epochs = withBound(r.Epochs, e.NodeID, e.Epoch, math.MaxInt) // else events would count that are void
 		case *wire.FlowStart:
 			r.Run = r.Run.applyStart(p)
 		case *wire.RunForked:
