@@ -388,6 +388,11 @@ func (k Keys) Resign(creds []byte) (again []byte, moved bool, err error) {
 			return creds, false, nil
 		}
 		u := User{Name: c.Name, Role: s.role}
+		if s.role == Guest { // else it could ask about all runs
+			if u.Run, err = runOf(c.Tags); err != nil {
+				return nil, false, err
+			}
+		}
 		if c.Expires > 0 {
 			if u.For = time.Until(time.Unix(c.Expires, 0)); u.For <= 0 {
 				return creds, false, nil // they are good for nothing any more, and stay so

@@ -206,18 +206,12 @@ func indexOf(id string) int {
 
 // willRetry reports whether a failed node is going to be tried again.
 func (p *planner) willRetry(v *vertex, id string) bool {
-	n := p.s.Nodes[id]
-	if p.s.NodeStatus[id] != wire.NodeFailed || n.Count > 0 && n.Index == nil {
-		return false
+	var r *Retry
+	if v.Policy != nil {
+		r = v.Policy.Retry
 	}
-	if n.Due != 0 {
-		return true
-	}
-	if v.Policy == nil || v.Policy.Retry == nil {
-		return false
-	}
-	return n.ErrorType != wire.ErrorInput && n.ErrorType != wire.ErrorCancelled && !run.Interrupted(p.s, id) && n.Attempt < v.Policy.Retry.MaxAttempts &&
-		!slices.Contains(v.Policy.Retry.Except, n.ErrorType)
+	_, again := nextTry(p.s, id, r)
+	return again
 }
 
 func (v *vertex) continuesOnError() bool { return v.Policy != nil && v.Policy.ContinueOnError }

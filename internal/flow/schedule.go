@@ -35,10 +35,14 @@ func (p *planner) scheduleNode(v *vertex, id string, attempt int, it *item) {
 
 // retryNode tries a failed node again when its time has come.
 func (p *planner) retryNode(v *vertex, id string, it *item) {
-	n := p.s.Nodes[id]
-	due, attempt := n.Due, n.Attempt
-	if due == 0 {
-		due, attempt = n.EndedAt+v.Policy.Retry.waitAfter(attempt), attempt+1
+	n, retry := p.s.Nodes[id], (*Retry)(nil)
+	if v.Policy != nil {
+		retry = v.Policy.Retry
+	}
+	due, _ := nextTry(p.s, id, retry)
+	attempt := n.Attempt
+	if n.Due == 0 { // else the try before isn't one of the policy's
+		attempt++
 	}
 	if p.now < due {
 		p.wakeAt(due)

@@ -52,6 +52,7 @@ func CallOf(e *wire.Event, missing func(field string) string) (c Call) {
 type callText struct {
 	line  string
 	parts []string
+	told  map[string]bool // texts of parts
 }
 
 // addValue adds the texts of a value, each with the name that it has.
@@ -89,9 +90,13 @@ func (t *callText) addMap(name string, v map[string]any) {
 
 func (t *callText) addPart(name, text string) {
 	text = strings.TrimSpace(Plain(text))
-	if text == "" || strings.Contains(t.line, text) || slices.Contains(t.parts, text) {
+	if text == "" || t.told[text] || strings.Contains(t.line, text) {
 		return
 	}
+	if t.told == nil {
+		t.told = map[string]bool{}
+	}
+	t.told[text] = true
 	if name != "" {
 		text = name + ": " + text
 	}
@@ -102,7 +107,7 @@ func (t *callText) addPart(name, text string) {
 // to cut.
 func (t *callText) takeText(cut *int64) string {
 	text := strings.Join(t.parts, "\n")
-	t.parts = nil
+	t.parts, t.told = nil, nil
 	if len(text) <= MaxCallHead+MaxCallTail {
 		return text
 	}

@@ -90,7 +90,7 @@ func errorLine(e *wire.Event) (wire.LineType, string) {
 	case *wire.NodeError:
 		line := joinNonEmpty(": ", e.Node()+" failed"+durationNote(p.DurationMs), cmp.Or(p.Error, p.ErrorType))
 		if p.RetryAt != 0 {
-			line += "; it goes on at " + utcText(p.RetryAt)
+			line += "; it goes on at " + UTCText(p.RetryAt)
 		}
 		return wire.LineError, line
 	case *wire.FlowComplete:
@@ -172,7 +172,7 @@ func runLine(e *wire.Event) string {
 	case *wire.NodeCancelled:
 		return joinNonEmpty(": ", e.Node()+" cancelled", p.Reason)
 	case *wire.NodeWaiting:
-		return e.Node() + " waits until " + utcText(p.Until)
+		return e.Node() + " waits until " + UTCText(p.Until)
 	case *wire.NodeStart:
 		return e.Node() + " started" + InBrackets(p.NodeType)
 	case *wire.NodeComplete:
@@ -187,7 +187,8 @@ func runLine(e *wire.Event) string {
 	return ""
 }
 
-func utcText(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.DateTime + " UTC") }
+// UTCText is a time (Unix ms) as texts tell it.
+func UTCText(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.DateTime + " UTC") }
 
 // commandText names a command, the node it is for and its sender: the user, or, if the server
 // doesn't name one, the name in the command.

@@ -170,7 +170,7 @@ func Activity(e *wire.Event, cwd string) (string, bool) {
 	case *wire.InputRequested:
 		s = "waiting for an answer: " + p.Prompt
 	case *wire.NodeWaiting:
-		s = "waiting until " + utcText(p.Until)
+		s = "waiting until " + UTCText(p.Until)
 	case *wire.Compaction:
 		s = "compacting its context"
 	case *wire.AgentStart, *wire.AgentInit, *wire.AgentResumed:
@@ -184,7 +184,7 @@ func Activity(e *wire.Event, cwd string) (string, bool) {
 	case *wire.NodeError:
 		s = failedActivity + cmp.Or(p.Error, p.ErrorType)
 		if p.RetryAt != 0 {
-			s = "waiting until " + utcText(p.RetryAt) + ": " + cmp.Or(p.Error, p.ErrorType)
+			s = "waiting until " + UTCText(p.RetryAt) + ": " + cmp.Or(p.Error, p.ErrorType)
 		}
 	}
 	return Line(s, 120), s != ""

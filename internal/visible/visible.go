@@ -80,6 +80,8 @@ func Open(s string) int {
 	switch {
 	case i < 0:
 		return len(s)
+	case rest == "" && strings.HasSuffix(s[:i], string(rune(Escape))): // which has ended what was open before
+		return i
 	case rest == "" && i > 0: // perhaps ESC \, the end of a string
 		if before := Open(s[:i]); before < i {
 			return before
@@ -174,7 +176,8 @@ func csiEnd(s string, n int) int {
 }
 
 // controlString returns the end of a string (a title, a link, the clipboard)
-// that begins at n and ends in BEL or ST on the same line.
+// that begins at n and ends in BEL or ST on the same line. Another control sequence within it breaks it off, be it by ESC or by a
+// C1 character; so a text is looked at once, however many begin in it.
 func controlString(s string, n int) int {
 	for ; n < len(s); n++ {
 		switch {
@@ -187,8 +190,11 @@ func controlString(s string, n int) int {
 				return n + 2
 			}
 			return 0
-		case strings.HasPrefix(s[n:], "\u009c"):
-			return n + 2
+		case s[n] == 0xc2 && n+1 < len(s) && s[n+1] >= 0x80 && s[n+1] < 0xa0:
+			if strings.HasPrefix(s[n:], "\u009c") {
+				return n + 2
+			}
+			return 0
 		}
 	}
 	return 0

@@ -532,6 +532,36 @@ func TestStatusOfALimit(t *testing.T) {
 	}
 }
 
+// TestStatusOfARetry: a node that is going to be tried again hasn't failed; after its last try it has.
+func TestStatusOfARetry(t *testing.T) {
+	p := newTape(t)
+	definition, err := wire.RawFromJSON([]byte(`{"name":"f","nodes":[{"id":"coder","type":"agent","policy":{"retry":{"maxAttempts":2,"backoffMs":60000}}}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.add("r1", wire.RunNode, "", &wire.RunClaimed{Runner: "runner", Nonce: "n"})
+	p.add("r1", wire.RunNode, "", &wire.FlowStart{FlowName: "f", Definition: definition, DefinitionHash: "h"})
+	s := openStore(t)
+	for attempt, want := range []string{"idle", "failed"} {
+		exec := fmt.Sprintf("coder#%d", attempt+1)
+		p.add("r1", wire.RunNode, exec, &wire.NodeScheduled{Target: "coder", Attempt: attempt + 1})
+		if attempt == 0 {
+			p.add("r1", "coder", exec, &wire.NodeClaimed{Runner: "runner", Nonce: "n"})
+		}
+		p.add("r1", "coder", exec, &wire.NodeStart{NodeType: "agent", Attempt: attempt + 1})
+		p.add("r1", "coder", exec, &wire.NodeError{Error: "exit 1", ErrorType: "exit"})
+		p.store(s, 100)
+		r, err := s.Answers.Status(t.Context(), wire.StatusRequest{Run: "r1"}, time.UnixMilli(p.clock), 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := r.Agents[0]
+		if waits := strings.HasPrefix(a.LastActivity, "waiting for try 2, at "); a.State != want || waits != (want == "idle") || a.Error != "exit 1" || waits != (a.Reason == "retry") {
+			t.Errorf("after try %d: %q (%s): %s, %q", attempt+1, a.State, a.Reason, a.Error, a.LastActivity)
+		}
+	}
+}
+
 func TestStatusOfAWideRunFits(t *testing.T) {
 	p := newTape(t)
 	p.start("r1", "coder", nil)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"code.wake.dev/wake/internal/ask"
+	"code.wake.dev/wake/internal/flow"
 	"code.wake.dev/wake/internal/ledger"
 	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/internal/timeline"
@@ -243,7 +244,7 @@ func stateOfNode(id string, s *wire.State, waits bool) string {
 		}
 		return stateComplete
 	case wire.NodeFailed:
-		if waitsForLimit(id, s) {
+		if _, again := flow.NextTry(s, id); again {
 			return stateIdle
 		}
 		return stateFailed
@@ -268,11 +269,6 @@ func stateOfNode(id string, s *wire.State, waits bool) string {
 	return stateActive
 }
 
-// waitsForLimit reports whether a node is tried again when a limit of its model is over.
-func waitsForLimit(id string, s *wire.State) bool {
-	return s.NodeStatus[id] == wire.NodeFailed && s.Nodes[id].Due != 0 && !s.Status.Ended()
-}
-
 func nodeStatus(n *table.Node, s *wire.State, now int64, waits bool) wire.AgentStatus {
 	st := s.Nodes[n.Node]
 	a := wire.AgentStatus{
@@ -289,8 +285,12 @@ func nodeStatus(n *table.Node, s *wire.State, now int64, waits bool) wire.AgentS
 	if a.Reason == "" && run.Interrupted(s, n.Node) {
 		a.Reason = st.ErrorType
 	}
-	if waitsForLimit(n.Node, s) { // its activity says until when, and why
+	switch due, again := flow.NextTry(s, n.Node); {
+	case again && st.Due != 0: // its activity says until when, and why
 		a.Reason, a.Error = "limit", ""
+	case again:
+		a.Reason = "retry"
+		a.LastActivity = timeline.Line(fmt.Sprintf("waiting for try %d, at %s: %s", st.Attempt+1, timeline.UTCText(due), n.Activity), 120)
 	}
 	a.ContextPct = int(min(100, n.ContextTokens*100/windowSize(n)))
 	if s.EndedAt > 0 { // what was at work was ended with it
