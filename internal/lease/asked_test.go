@@ -40,7 +40,7 @@ func (c *slowConn) Write(data []byte) (int, error) {
 	return c.Conn.Write(data)
 }
 
-// A lease is valid from when it was asked for: others count from when they saw it, which may be long before the
+// A lease is valid for one time to live from when it was asked for, no longer and no shorter: others count from when they saw it, which may be long before the
 // answer comes. By the real clock, which Until is of.
 func TestCountsFromAsking(t *testing.T) {
 	const delay, ttl = 200 * time.Millisecond, 2 * time.Second
@@ -57,6 +57,7 @@ func TestCountsFromAsking(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	begun := process.Uptime()
 	k, _ := holder(t, js, "a")
 	l, err := k.Acquire(t.Context(), one, lease.Claimant{})
 	if err != nil {
@@ -66,6 +67,10 @@ func TestCountsFromAsking(t *testing.T) {
 		if late := l.Until() - (process.Uptime() - delay + ttl); late > 0 {
 			t.Errorf("it is valid for %s longer than from its asking", late)
 		}
+		if early := begun + ttl - l.Until(); early > 0 {
+			t.Errorf("it is valid for %s shorter than from its asking", early)
+		}
+		begun = l.Until() - ttl // it is asked for later next time
 		select {
 		case <-l.Renewed():
 		case <-time.After(20 * ttl):

@@ -8,6 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"code.wake.dev/wake/internal/schedule"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func at(t *testing.T, text string) time.Time {
@@ -153,6 +155,78 @@ func TestCheck(t *testing.T) {
 		if got := err == nil; got != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%q: %v, want %q", tt.s.Cron, err, tt.want)
 		}
+	}
+}
+
+// A name that makes ids of runs too long is none.
+func TestCheckLongName(t *testing.T) {
+	now := at(t, "2026-03-01T00:00:00Z")
+	longest := strings.Repeat("n", subjects.MaxID-len("-20260301t0000z"))
+	if err := (schedule.Schedule{Name: longest, Cron: "@daily"}).Check(now); err != nil {
+		t.Error(err)
+	}
+	if err := (schedule.Schedule{Name: longest + "n", Cron: "@daily"}).Check(now); err == nil || !strings.Contains(err.Error(), "of the id of a run") {
+		t.Error(err)
+	}
+}
+
+// What is to be caught up with is so many runs at a time, in order, until it is all.
+func TestDueInPortions(t *testing.T) {
+	since := at(t, "2026-03-01T00:00:00Z")
+	s := schedule.Schedule{Cron: "0 * * * *", CatchUp: schedule.CatchAll, Since: since.UnixMilli()}
+	now := since.Add(45*time.Hour + time.Minute)
+	next := since
+	for _, want := range []int{20, 20, 5, 0} {
+		due, settled, err := s.Due(now)
+		if err != nil || len(due) != want || settled.IsZero() != (want == 0) {
+			t.Fatalf("due are %d, settled %v, %v, want %d", len(due), settled, err, want)
+		}
+		for _, d := range due {
+			if next = next.Add(time.Hour); !d.Equal(next) {
+				t.Fatalf("due is %v, want %v", d, next)
+			}
+		}
+		if want > 0 {
+			if s.Settle(settled); !settled.Equal(next) {
+				t.Fatalf("settled is %v, want %v", settled, next)
+			}
+		}
+	}
+}
+
+// A clock that is ahead by less than a minute is no reason to begin runs again.
+func TestSettledAhead(t *testing.T) {
+	now := at(t, "2026-03-01T05:00:00Z")
+	for ahead, want := range map[time.Duration]time.Duration{
+		-time.Hour: -time.Hour, 0: 0, time.Minute: time.Minute, time.Minute + time.Millisecond: -time.Minute, time.Hour: -time.Minute,
+	} {
+		for _, s := range []schedule.Schedule{{Since: now.Add(ahead).UnixMilli()}, {Fired: now.Add(ahead).UnixMilli(), Since: 1}} {
+			if got := s.Settled(now).Sub(now); got != want {
+				t.Errorf("%v ahead: settled is %v, want %v", ahead, got, want)
+			}
+		}
+	}
+	s := schedule.Schedule{Since: now.Add(time.Hour).UnixMilli()} // added by a clock that was ahead
+	if s.Settle(now); !s.Settled(now).Equal(now) || s.Since != now.UnixMilli() {
+		t.Errorf("settled is %v", s.Settled(now))
+	}
+}
+
+// The request of a run is its own: its id tells the time in UTC, and its labels aren't those of the schedule.
+func TestRequestAt(t *testing.T) {
+	s := schedule.Schedule{Name: "nightly", Request: wire.RunRequest{RunID: "other", Labels: map[string]string{"team": "core", "schedule": "another"}, By: "somebody"}}
+	zone := time.FixedZone("", 2*60*60)
+	r := s.RequestAt(time.Date(2026, 3, 1, 1, 30, 59, 0, zone))
+	want := wire.RunRequest{V: wire.Version, RunID: "nightly-20260228t2330z", Labels: map[string]string{"team": "core", "schedule": "nightly"}, By: "somebody"}
+	if diff := cmp.Diff(want, r); diff != "" {
+		t.Errorf("request (-want +got):\n%s", diff)
+	}
+	if s.Request.Labels["schedule"] != "another" || s.Request.RunID != "other" {
+		t.Errorf("the schedule has become %+v", s.Request)
+	}
+	s.Request.Labels = nil
+	if r := s.RequestAt(time.Unix(0, 0)); r.Labels["schedule"] != "nightly" || s.Request.Labels != nil {
+		t.Errorf("labels %v", r.Labels)
 	}
 }
 

@@ -97,6 +97,21 @@ func TestEvent(t *testing.T) {
 	}
 }
 
+// What isn't sealed is read by who has keys, and by who has none, as it is.
+func TestOpenUnsealed(t *testing.T) {
+	t.Parallel()
+	e, data := original(t)
+	var none *seal.Keys
+	for who, k := range map[string]*seal.Keys{"keys": keys(t, 1)[0], "no keys": none} {
+		if got, err := k.Open(e); err != nil || got != e {
+			t.Errorf("%s: %v, %+v", who, err, got)
+		}
+		if got, err := k.OpenEncoded(data); err != nil || !bytes.Equal(got, data) {
+			t.Errorf("%s: %v, %q", who, err, got)
+		}
+	}
+}
+
 // A box opens nowhere else, and not when a bit of it is another.
 func TestForged(t *testing.T) {
 	t.Parallel()
@@ -204,6 +219,17 @@ func TestKeys(t *testing.T) {
 	}
 	if _, err := seal.Add(path, false); err == nil {
 		t.Error("a key was added to a file that others may read")
+	}
+}
+
+// A line that is wrong is told by its number.
+func TestWrongLine(t *testing.T) {
+	t.Parallel()
+	const good = "# keys\na MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=\n\n"
+	for _, line := range []string{"b", "b MDEy", "a MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="} {
+		if _, err := seal.Parse([]byte(good + line)); err == nil || !strings.HasPrefix(err.Error(), "line 4") {
+			t.Errorf("%q: %v", line, err)
+		}
 	}
 }
 

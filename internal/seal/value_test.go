@@ -155,3 +155,87 @@ func TestChange(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Whatever an operator has made of a file of keys, each change of it keeps the other keys, and what is said about them.
+func TestChangeKeepsKeys(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "keys")
+	const a, b, c = "a MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=", "b MTEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=", "c MjEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
+	if err := os.WriteFile(path, []byte("# of 2026\n\n"+a+"\n"+b+"\n\n# next\n"+c), 0o600); err != nil { // no line feed at its end
+		t.Fatal(err)
+	}
+	var stored [][]byte
+	for _, id := range []string{"a", "b", "c", "a"} {
+		if err := seal.Use(path, id); err != nil {
+			t.Fatal(err)
+		}
+		k, err := seal.Load(path)
+		if err != nil || k.WriteID() != id {
+			t.Fatalf("%s: %v", id, err)
+		}
+		v, err := k.Value("x", []byte(id))
+		if err != nil {
+			t.Fatal(err)
+		}
+		stored = append(stored, v)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := a + "\n" + c + "\n" + b + "\n# of 2026\n\n\n# next\n"; string(text) != want {
+		t.Errorf("the file is\n%s\nwant\n%s", text, want)
+	}
+	if err := os.WriteFile(path, text[:len(text)-len("\n# of 2026\n\n\n# next\n")], 0o600); err != nil { // again none
+		t.Fatal(err)
+	}
+	for _, reading := range []bool{true, false} {
+		if _, err := seal.Add(path, reading); err != nil {
+			t.Fatal(err)
+		}
+		k, err := seal.Load(path)
+		if err != nil || (k.WriteID() == "a") != reading {
+			t.Fatalf("another key, for reading %t: %v", reading, err)
+		}
+		for _, v := range stored {
+			if _, err := k.OpenValue("x", v); err != nil {
+				t.Errorf("another key, for reading %t: %v", reading, err)
+			}
+		}
+	}
+}
+
+// The longest id of a key and the longest place are read as they were written, and longer ones are refused in both ways.
+func TestLongestLabel(t *testing.T) {
+	t.Parallel()
+	const key = " MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
+	id, place := strings.Repeat("k", 64), strings.Repeat("p", 4<<10)
+	k := parse(t, id+key)
+	stored, err := k.Value(place, []byte("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := k.OpenValue(place, stored); err != nil || string(got) != "x" {
+		t.Errorf("%v, %q", err, got)
+	}
+	if gotID, gotPlace := seal.Label(stored); gotID != id || gotPlace != place {
+		t.Errorf("it says that it is of %q under %q", gotPlace, gotID)
+	}
+	if _, err := k.Value(place+"p", []byte("x")); err == nil {
+		t.Error("a longer place is one")
+	}
+	if _, err := seal.Parse([]byte(id + "k" + key)); err == nil {
+		t.Error("a longer id is one")
+	}
+	for name, forged := range map[string][]byte{
+		"a longer place": bytes.Replace(stored, []byte("p\n"), []byte("pp\n"), 1),
+		"a longer id":    bytes.Replace(stored, []byte("k\n"), []byte("kk\n"), 1),
+	} {
+		if gotID, gotPlace := seal.Label(forged); gotID != "" || gotPlace != "" {
+			t.Errorf("%s is a label: %q, %q", name, gotID, gotPlace)
+		}
+		if _, _, err := k.Reveal(forged); !errors.Is(err, seal.ErrForged) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
