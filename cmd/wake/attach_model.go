@@ -264,7 +264,7 @@ func (m *attachment) decide(allow bool, now time.Time) {
 		m.note = tooSmall
 		return
 	}
-	c := wire.Command{Type: "deny", CallID: waits[0].CallID, Note: m.input.value()}
+	c := wire.Command{Type: "deny", NodeID: waits[0].NodeID, CallID: waits[0].CallID, Note: m.input.value()}
 	if allow {
 		c.Type = "approve"
 	}

@@ -190,8 +190,8 @@ func TestAttachmentKeys(t *testing.T) {
 		{"a session that is watched", func(m *attachment) {
 			m.state.Status, m.state.Reason, m.state.Imported = wire.RunPaused, wire.PauseIdle, "watch"
 		}, 0, []string{"now", "<enter>"}, nil, "wake adopt r1 goes on with the session"},
-		{"a call is allowed", waits, settled, []string{"<ctrl-y>"}, []wire.Command{{Type: "approve", CallID: "c1"}}, "coder wants to use Bash"},
-		{"or refused, with a reason", waits, settled, []string{"not today", "<ctrl-n>"}, []wire.Command{{Type: "deny", CallID: "c1", Note: "not today"}}, "ctrl-n refuses"},
+		{"a call is allowed", waits, settled, []string{"<ctrl-y>"}, []wire.Command{{Type: "approve", NodeID: "coder", CallID: "c1"}}, "coder wants to use Bash"},
+		{"or refused, with a reason", waits, settled, []string{"not today", "<ctrl-n>"}, []wire.Command{{Type: "deny", NodeID: "coder", CallID: "c1", Note: "not today"}}, "ctrl-n refuses"},
 		{"not before it was seen", waits, 0, []string{"<ctrl-y>"}, nil, "this has just come"},
 		{"a window that shows no call", func(m *attachment) { waits(m); m.columns, m.rows = 60, 5 }, settled, []string{"<ctrl-y>"}, nil, "the window is too small"},
 		{"nothing waits", nil, settled, []string{"<ctrl-y>"}, nil, "nothing waits for a decision"},

@@ -63,13 +63,13 @@ func (a orderVerbs) answerQuestion(ctx context.Context, ref, answer, prompt, nod
 // replyTo is the command that answers a question; one that can't be named is answered by a message.
 func replyTo(asked wire.Approval, answer string) wire.Command {
 	if asked.CallID == "" {
-		return wire.Command{Type: "steer", NodeID: asked.NodeID, Message: answer}
+		return wire.Command{Type: "steer", RunID: asked.RunID, NodeID: asked.NodeID, Message: answer}
 	}
 	content, err := wire.RawFromJSON([]byte(answer))
 	if err != nil {
 		content = wire.RawString(answer)
 	}
-	return wire.Command{Type: "reply", NodeID: asked.NodeID, PromptID: asked.CallID, Content: content}
+	return wire.Command{Type: "reply", RunID: asked.RunID, NodeID: asked.NodeID, PromptID: asked.CallID, Content: content}
 }
 
 // openQuestions lists what waits for an answer in a run.

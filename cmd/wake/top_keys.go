@@ -266,7 +266,8 @@ func (m *fleetScreen) pressDecide(key string) {
 			m.note = tooSmall
 			return
 		}
-		c := wire.Command{Type: "deny", CallID: m.waits[0].CallID}
+		asked := m.waits[0]
+		c := wire.Command{Type: "deny", RunID: asked.RunID, NodeID: asked.NodeID, CallID: asked.CallID}
 		if key == "y" {
 			c.Type = "approve"
 		}
@@ -274,8 +275,9 @@ func (m *fleetScreen) pressDecide(key string) {
 	}
 }
 
+// giveCommand gives a command to the run that it names, such as a child of the one on the line whose call is shown, or else to that one.
 func (m *fleetScreen) giveCommand(c wire.Command) {
-	c.RunID = strings.TrimPrefix(m.about, m.own)
+	c.RunID = cmp.Or(c.RunID, strings.TrimPrefix(m.about, m.own))
 	m.asking, m.note = keysSelect, "…"
 	m.order(c)
 }

@@ -40,14 +40,14 @@ func TestFleetKeys(t *testing.T) {
 		{"by cost", nil, []string{"s", "k", "k", "<enter>"}, given{open: "r2", leaves: true}, []string{"r2   Docs", "r3   build", "r1   review"}},
 		{"filtered", nil, []string{"/", "docq", "<backspace>", "<enter>", "<enter>"}, given{open: "r2", leaves: true}, []string{"r2", "/doc"}},
 		{"q of a filter is a letter", nil, []string{"/", "q"}, given{}, []string{"/q", "enter keeps it"}},
-		{"a call is allowed", []wire.Approval{asked, allowed}, []string{"a", "<later>", "y"}, given{asked: []string{"r1"}, orders: []wire.Command{{Type: "approve", RunID: "r1", CallID: "c1"}}}, nil},
+		{"a call is allowed", []wire.Approval{asked, allowed}, []string{"a", "<later>", "y"}, given{asked: []string{"r1"}, orders: []wire.Command{{Type: "approve", RunID: "r1", NodeID: "coder", CallID: "c1"}}}, nil},
 		{"it is shown before", []wire.Approval{asked, allowed}, []string{"a", "<later>"}, given{asked: []string{"r1"}}, []string{"coder wants to use Bash", "make␛[2J deploy", "y allows"}},
-		{"or refused", []wire.Approval{allowed}, []string{"a", "<later>", "n"}, given{asked: []string{"r1"}, orders: []wire.Command{{Type: "deny", RunID: "r1", CallID: "c1"}}}, nil},
+		{"or refused", []wire.Approval{allowed}, []string{"a", "<later>", "n"}, given{asked: []string{"r1"}, orders: []wire.Command{{Type: "deny", RunID: "r1", NodeID: "coder", CallID: "c1"}}}, nil},
 		{"not before it was seen", []wire.Approval{allowed}, []string{"a", "y"}, given{asked: []string{"r1"}}, []string{"y allows"}},
 		{"nothing to allow", []wire.Approval{asked}, []string{"a"}, given{asked: []string{"r1"}}, []string{"no call waits"}},
 		{"a question is answered", []wire.Approval{allowed, asked}, []string{"r", "Tabs!", "<enter>"}, given{asked: []string{"r1"}, orders: []wire.Command{{Type: "reply", RunID: "r1", NodeID: "coder", PromptID: "q1", Content: wire.RawString("Tabs!")}}}, nil},
 		{"the run ends meanwhile", nil, []string{"r", "stop", "<ended>", "<enter>"}, given{asked: []string{"r1"}, orders: []wire.Command{{Type: "send", RunID: "r1", Message: "stop"}}}, nil},
-		{"its call is decided meanwhile", []wire.Approval{allowed}, []string{"a", "<later>", "<ended>", "y"}, given{asked: []string{"r1"}, orders: []wire.Command{{Type: "approve", RunID: "r1", CallID: "c1"}}}, nil},
+		{"its call is decided meanwhile", []wire.Approval{allowed}, []string{"a", "<later>", "<ended>", "y"}, given{asked: []string{"r1"}, orders: []wire.Command{{Type: "approve", RunID: "r1", NodeID: "coder", CallID: "c1"}}}, nil},
 		{"the run is named", []wire.Approval{allowed}, []string{"a", "<ended>"}, given{asked: []string{"r1"}}, []string{"? r1", "coder wants to use Bash"}},
 		{"a window that shows no call", []wire.Approval{allowed}, []string{"<small>", "a", "<later>", "y"}, given{asked: []string{"r1"}}, []string{"the window is too small"}},
 		{"or it is a message", nil, []string{"r", "quick", "<enter>"}, given{asked: []string{"r1"}, orders: []wire.Command{{Type: "send", RunID: "r1", Message: "quick"}}}, nil},
@@ -123,4 +123,40 @@ func TestFleetScrolls(t *testing.T) {
 	if m.view.selected != "ch" {
 		t.Errorf("%s is selected in the end", m.view.selected)
 	}
+}
+
+// What waits in a child of the run on the line is answered there.
+func TestTopAnswersChild(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fleet := wire.TopResponse{States: map[string]int{"waiting": 1}, Runs: []wire.TopRun{{RunID: "r1", AgentStatus: wire.AgentStatus{AgentID: "r1", State: "waiting"}}}}
+		m := &fleetScreen{}
+		var given []string
+		m.order = func(c wire.Command) {
+			if given = append(given, c.Type); c.RunID != "child" || c.NodeID != "coder" {
+				t.Errorf("%s of call %s goes to node %q of run %q", c.Type, c.CallID+c.PromptID, c.NodeID, c.RunID)
+			}
+		}
+		m.ask = func(run string) {
+			m.Update(waitsMsg{run: run, waits: []wire.Approval{
+				{Kind: wire.ApprovalCall, RunID: "child", NodeID: "coder", CallID: "c1", ToolName: "Bash"},
+				{Kind: wire.ApprovalMessage, RunID: "child", NodeID: "coder", CallID: "q1", Text: "Tabs?"},
+			}})
+		}
+		m.Update(tea.WindowSizeMsg{Width: 60, Height: 20})
+		m.Update(fleetMsg{fleet: fleet})
+		press := func(keys string) {
+			for _, k := range keysOf(keys) {
+				m.Update(k)
+			}
+		}
+		press("a")
+		<-time.After(2 * minShown)
+		press("y")
+		press("r")
+		press("yes")
+		press("<enter>")
+		if len(given) != 2 {
+			t.Errorf("given were %v", given)
+		}
+	})
 }

@@ -21,6 +21,11 @@ func (p Pipeline) sendCommand(ctx context.Context, ref string, cmd wire.Command,
 	if err != nil {
 		return "", order{}, err
 	}
+	return p.giveCommand(ctx, run, cmd, done)
+}
+
+// giveCommand gives a command to a run; done says what that was.
+func (p Pipeline) giveCommand(ctx context.Context, run string, cmd wire.Command, done string) (string, order, error) {
 	cmd.RunID, cmd.By = run, "mcp"
 	r, err := p.Do(ctx, cmd)
 	if err != nil {
@@ -64,6 +69,7 @@ type replyInput struct {
 	Run    string `json:"run" jsonschema:"id or its beginning, a label, or @last"`
 	Answer any    `json:"answer" jsonschema:"a text, or any JSON value that the question wants; of several questions an object, by header or number"`
 	Prompt string `json:"prompt,omitempty" jsonschema:"id of the question, as approvals tells it; absent: the one that is open"`
+	Node   string `json:"node,omitempty" jsonschema:"its node"`
 }
 
 func (p Pipeline) answerQuestion(ctx context.Context, in replyInput) (string, order, error) {
@@ -71,47 +77,50 @@ func (p Pipeline) answerQuestion(ctx context.Context, in replyInput) (string, or
 	if err != nil {
 		return "", order{}, badRequest("answer: %v", err)
 	}
-	run, id, err := p.findOpen(ctx, in.Run, "question", "prompt", func(a wire.Approval) bool {
-		return a.Kind != wire.ApprovalCall && a.CallID != "" && (in.Prompt == "" || in.Prompt == a.CallID)
+	asked, err := p.findOpen(ctx, in.Run, "question", "prompt", func(a wire.Approval) bool {
+		return a.Kind != wire.ApprovalCall && a.CallID != "" && (in.Prompt == "" || in.Prompt == a.CallID) && (in.Node == "" || in.Node == a.NodeID)
 	})
 	if err != nil {
 		return "", order{}, err
 	}
-	return p.sendCommand(ctx, run, wire.Command{Type: "reply", PromptID: id, Content: content}, "answered "+cleanLine(id)+" of")
+	c := wire.Command{Type: "reply", NodeID: asked.NodeID, PromptID: asked.CallID, Content: content}
+	return p.giveCommand(ctx, asked.RunID, c, "answered "+cleanLine(asked.CallID)+" of")
 }
 
-// findOpen returns the run that ref means, and the id of what waits in it and is meant. It fails unless that is
+// findOpen returns what waits in the run that ref means, or in a run that it waits for, and is meant. It fails unless that is
 // exactly one: what says what such a thing is called, field how one is named.
-func (p Pipeline) findOpen(ctx context.Context, ref, what, field string, meant func(wire.Approval) bool) (run, id string, err error) {
-	if run, err = p.Find(ctx, ref); err != nil {
-		return "", "", err
+func (p Pipeline) findOpen(ctx context.Context, ref, what, field string, meant func(wire.Approval) bool) (open wire.Approval, err error) {
+	run, err := p.Find(ctx, ref)
+	if err != nil {
+		return open, err
 	}
 	waits, err := p.Approvals(ctx, wire.ApprovalsRequest{Run: run})
 	if err != nil {
-		return "", "", err
+		return open, err
 	}
-	var open []string
+	var all []string
 	for _, a := range waits.Approvals {
 		if meant(a) {
-			open = append(open, a.CallID)
+			open, all = a, append(all, fmt.Sprintf("%s (node %s of run %s)", a.CallID, a.NodeID, a.RunID))
 		}
 	}
-	slices.Sort(open)
-	switch open = slices.Compact(open); len(open) {
+	switch len(all) {
 	case 1:
-		return run, open[0], nil
+		return open, nil
 	case 0:
-		return "", "", &wire.APIError{Code: wire.CodeCommandRejected, Message: fmt.Sprintf("no such %s of run %s waits", what, run), Hint: "see approvals"}
+		return open, &wire.APIError{Code: wire.CodeCommandRejected, Message: fmt.Sprintf("no such %s of run %s waits", what, run), Hint: "see approvals"}
 	}
-	return "", "", &wire.APIError{
-		Code: wire.CodeAmbiguousID, Message: fmt.Sprintf("%d of run %s wait: %s", len(open), run, strings.Join(open, ", ")),
-		Hint: "name one by " + field,
+	slices.Sort(all)
+	return open, &wire.APIError{
+		Code: wire.CodeAmbiguousID, Message: fmt.Sprintf("%d of run %s wait: %s", len(all), run, strings.Join(all, ", ")),
+		Hint: "name one by " + field + ", node and run",
 	}
 }
 
 type decisionInput struct {
 	Run  string `json:"run" jsonschema:"id or its beginning, a label, or @last"`
 	Call string `json:"call,omitempty" jsonschema:"id of the call; absent: the one that waits"`
+	Node string `json:"node,omitempty" jsonschema:"its node, if several have that call"`
 	Note string `json:"note,omitempty" jsonschema:"why, for the agent and the log; of a call that asks a question, the answer"`
 }
 
@@ -124,11 +133,12 @@ func (p Pipeline) denyCall(ctx context.Context, in decisionInput) (string, order
 }
 
 func (p Pipeline) decideCall(ctx context.Context, in decisionInput, kind, done string) (string, order, error) {
-	run, id, err := p.findOpen(ctx, in.Run, "call", "call", func(a wire.Approval) bool {
-		return (a.Kind == wire.ApprovalCall || a.Kind == wire.ApprovalQuestion) && (in.Call == "" || a.CallID == in.Call)
+	asked, err := p.findOpen(ctx, in.Run, "call", "call", func(a wire.Approval) bool {
+		return (a.Kind == wire.ApprovalCall || a.Kind == wire.ApprovalQuestion) && (in.Call == "" || a.CallID == in.Call) && (in.Node == "" || in.Node == a.NodeID)
 	})
 	if err != nil {
 		return "", order{}, err
 	}
-	return p.sendCommand(ctx, run, wire.Command{Type: kind, CallID: id, Note: in.Note}, done+" "+cleanLine(id)+" of")
+	c := wire.Command{Type: kind, NodeID: asked.NodeID, CallID: asked.CallID, Note: in.Note}
+	return p.giveCommand(ctx, asked.RunID, c, done+" "+cleanLine(asked.CallID)+" of")
 }
