@@ -67,7 +67,7 @@ func (a fileVerbs) restoreBackup(ctx context.Context, dir string, o backupOption
 	if _, err := os.Stat(path); err == nil && !o.force {
 		return serviceError(codeExists, "--force replaces it", "%s is there", path)
 	}
-	for _, held := range []string{a.server.DataDir, filepath.Join(a.server.DataDir, "recorder")} {
+	for _, held := range []string{a.server.DataDir, filepath.Join(a.server.DataDir, "recorder"), filepath.Join(a.server.DataDir, "runner")} {
 		lock, err := service.LockDir(held)
 		if err != nil {
 			return err
@@ -154,7 +154,7 @@ func syncPath(path string) error {
 // hasn't been, and goes on where the log doesn't. What was restored may be of another key: the next wake up makes one for it.
 func (a fileVerbs) restoreFiles(dir string, m backup.Manifest, path string) error {
 	before := ".before-" + time.Now().UTC().Format("20060102T150405.000")
-	for _, name := range []string{"spool", "keepers"} {
+	for _, name := range []string{"spool", "keepers", "runner/keepers"} { // those of wake runner, too
 		path := filepath.Join(a.server.DataDir, name)
 		if err := os.Rename(path, path+before); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("%s: %w", name, err)
