@@ -85,6 +85,9 @@ func (s *session) restoreRest(last process.Rest) (warnings []*wire.Event) {
 	defer s.Mu.Unlock()
 	s.Halting, s.asked, s.Ended = x.Halting, x.Asked, s.Ended || x.Over
 	s.sent = append(s.sent, x.Sent...)
+	for _, m := range slices.Concat(x.Sent, x.Normalizer.Sent) {
+		s.told[m.CommandID] = true
+	}
 	for _, uuid := range x.Waiting {
 		s.waiting[uuid] = true
 	}
@@ -130,6 +133,7 @@ func (s *session) captureState() (x *state, quiet bool) {
 func (s *session) goLive(p *process.Process) {
 	s.replaying = false
 	s.greetProgram(p)
+	s.passHeld()
 	open := s.open
 	s.open = nil
 	for _, m := range open {
@@ -197,6 +201,7 @@ func (s *session) reciteMessage(m wire.Raw) {
 	sent := Sent{Source: "prompt"}
 	if len(from) > 0 {
 		sent = Sent{Source: "command", CommandID: from.TextAt("commandId")}
+		s.told[sent.CommandID] = true
 		if !isTrue(from, "notice") {
 			s.noteAnswer(from.TextAt("answers"))
 		}

@@ -601,6 +601,48 @@ func TestAttachOtherVersion(t *testing.T) {
 	})
 }
 
+// A message that the program was given, and whose echo isn't on record yet, isn't given to it once more by the runner that goes on
+// with it, whenever that is told to; another one is.
+func TestMessageGivenOnce(t *testing.T) {
+	recorded := load(t, "testdata/stream/subagents.jsonl")
+	for _, lines := range []int{0, 3, 12} { // with resting points before the message
+		t.Run(fmt.Sprint(lines, " lines"), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := play{recording: recorded, request: func() agent.Request { return attachRequest(t) }}
+				h, r := newJournalHost(), p.request()
+				send := func(a *attempt, command string) {
+					t.Helper()
+					if err := a.session.Send(t.Context(), agent.Message{CommandID: command, Content: "ADD-ONE"}); err != nil {
+						t.Error(err)
+					}
+				}
+				first := h.run(t, r, nil)
+				synctest.Wait()
+				for i := range lines {
+					h.say(p.line(t, h, first, i), p.at[i])
+					synctest.Wait()
+				}
+				before := len(h.users)
+				send(first, "c1")
+				synctest.Wait()
+				first.session.(agent.Leaver).Leave()
+				<-first.done
+				second := h.run(t, r, nil)
+				send(second, "c1")
+				synctest.Wait()
+				send(second, "c1")
+				send(second, "c2")
+				synctest.Wait()
+				if given := len(h.users) - before; given != 2 {
+					t.Errorf("the program was given %d messages, not c1 and c2", given)
+				}
+				p.end(h)
+				<-second.done
+			})
+		})
+	}
+}
+
 // The file of a session goes on being kept by the runner that goes on with the program.
 func TestAttachKept(t *testing.T) {
 	p := newPlace(t)

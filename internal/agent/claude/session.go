@@ -49,6 +49,9 @@ type session struct {
 	// Under Mu. Halting: it is to end with the turn that is interrupted.
 	sent    []sentMessage   // messages that the normalizer hasn't been told of
 	waiting map[string]bool // messages that the program hasn't echoed
+	told    map[string]bool // commands whose messages the program was given, by a former runner
+	live    bool            // it is known what the program was given
+	held    []agent.Message // that came before that
 	asked   []string        // messages to the parent that wait for an answer
 }
 
@@ -77,7 +80,7 @@ func newSession(ctx context.Context, p Provider, r agent.Request, prompts []wire
 		Program: pipe.NewProgram(ctx, r, p.Grace, p.Logger, pipe.NewOutbox()), provider: p, request: r, prompts: prompts,
 		answered: make(map[string]bool), asking: make(map[string]permissionQuestion), decided: make(chan decision),
 		consulting: make(map[string]context.CancelFunc), heard: make(chan hearing),
-		replaying: true, inTurn: true, waiting: make(map[string]bool), asked: slices.Clone(r.Asked),
+		replaying: true, inTurn: true, waiting: make(map[string]bool), told: make(map[string]bool), asked: slices.Clone(r.Asked),
 	}
 }
 
@@ -240,8 +243,33 @@ func (s *session) Send(ctx context.Context, m agent.Message) error {
 	}
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
-	if s.Ended || s.Closed {
+	switch {
+	case s.Ended || s.Closed:
 		return agent.ErrEnded
+	case !s.live:
+		s.held = append(s.held, m)
+		return nil
+	}
+	return s.putMessage(m)
+}
+
+// passHeld gives the program what came while the session took in what it had been given before.
+func (s *session) passHeld() {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	s.live = true
+	for _, m := range s.held {
+		if err := s.putMessage(m); err != nil {
+			s.provider.Logger.Debug("message not sent", "error", err)
+		}
+	}
+	s.held = nil
+}
+
+// putMessage gives the program a message, unless a former runner has: that had no echo of it on record yet. It is called under Mu.
+func (s *session) putMessage(m agent.Message) error {
+	if m.CommandID != "" && s.told[m.CommandID] {
+		return nil
 	}
 	if m.Interrupt {
 		if err := s.Outbox.Put(interruptRequest(redirectID)); err != nil {
@@ -305,7 +333,7 @@ func (s *session) Interrupt(ctx context.Context) error {
 // to be delivered. It reports whether it did.
 func (s *session) haltInterrupted() bool {
 	s.Mu.Lock()
-	s.halted = s.Halting && !s.Ended && len(s.waiting)+len(s.asked) > 0
+	s.halted = s.Halting && !s.Ended && len(s.waiting)+len(s.held)+len(s.asked) > 0
 	s.Ended = s.Ended || s.halted
 	s.Mu.Unlock()
 	if !s.halted {
@@ -321,7 +349,7 @@ func (s *session) haltInterrupted() bool {
 func (s *session) closeInput(force bool) bool {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
-	if len(s.waiting)+len(s.asked) > 0 && !force {
+	if len(s.waiting)+len(s.held)+len(s.asked) > 0 && !force {
 		return false
 	}
 	s.Ended = true
