@@ -128,7 +128,10 @@ func Kept(ctx context.Context, log eventlog.Reader, runID, label string) (*wire.
 		return nil, fail(fmt.Errorf("%w: %w", ErrUnusable, err))
 	}
 	state, err := run.Decode(k.State)
-	if err != nil || state.RunID != runID {
+	if err == nil && state.RunID != runID {
+		err = errors.New("it is of another run: " + state.RunID)
+	}
+	if err != nil {
 		return nil, fail(fmt.Errorf("%w: %w", ErrUnusable, err))
 	}
 	return state, nil

@@ -235,3 +235,21 @@ func TestLoadWithoutAnswer(t *testing.T) {
 		t.Errorf("Kept: %v", err)
 	}
 }
+
+// That a bookmark is of another run is told in words.
+func TestKeptOfAnotherRun(t *testing.T) {
+	log := logtest.Start(t)
+	begin(t, log, "r1")
+	foreign := run.Clone(fold(t, log, "r1"))
+	foreign.RunID = "r2"
+	bookmarks, err := log.JetStream().KeyValue(t.Context(), log.Names().BookmarksBucket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bookmarks.Put(t.Context(), log.Names().BookmarkKey("r1", "here"), encode(t, map[string]any{"label": "here", "state": wire.RawOf(foreign)})); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := snapshot.Kept(t.Context(), log, "r1", "here"); err == nil || strings.Contains(err.Error(), "%!") {
+		t.Errorf("it says %v", err)
+	}
+}
