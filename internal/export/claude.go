@@ -102,13 +102,14 @@ type sessionWriter struct {
 	joint   bool // a turn is one message of the model
 	at      int64
 
-	turn    *wire.Usage // of the message, once known
-	blocks  []claudeBlock
-	results []toolResult
-	told    []userContent // while calls were open
-	open    map[string]bool
-	piece   *claudeBlock // that is being streamed
-	number  int
+	turn     *wire.Usage // of the message, once known
+	blocks   []claudeBlock
+	results  []toolResult
+	told     []userContent // while calls were open
+	open     map[string]bool
+	piece    *claudeBlock    // that is being streamed
+	streamed strings.Builder // its text so far
+	number   int
 
 	compacted *wire.Compaction // its summary comes next
 }
@@ -212,14 +213,15 @@ func (s *sessionWriter) addPayload(e *wire.Event) error {
 func (s *sessionWriter) addTextPiece(at int64, number int, content string) {
 	if s.piece == nil || s.number != number {
 		s.endPiece()
-		s.piece, s.number = &claudeBlock{at, map[string]any{"type": "text", "text": ""}}, number
+		s.piece, s.number = &claudeBlock{at, map[string]any{"type": "text"}}, number
 	}
-	text, _ := s.piece.content["text"].(string)
-	s.piece.content["text"] = text + content
+	s.streamed.WriteString(content)
 }
 
 func (s *sessionWriter) endPiece() {
 	if s.piece != nil {
+		s.piece.content["text"] = s.streamed.String()
+		s.streamed.Reset()
 		s.addBlock(*s.piece)
 		s.piece = nil
 	}
