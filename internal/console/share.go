@@ -111,13 +111,21 @@ func (s *Console) showShared(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Security-Policy", export.PagePolicy()+"; frame-ancestors 'none'")
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	about := export.Run{
-		ID: run, Incarnation: l.reader.Incarnation(), Alerts: alerts,
+		ID: run, Incarnation: l.reader.Incarnation(), Alerts: alerts, Redact: lineRedactor(s.c.Redact),
 		Note: "shared by " + s.c.By + " until " + until.UTC().Format("2006-01-02 15:04 UTC") + "; as it was at " + time.Now().UTC().Format("15:04:05 UTC") + ": load it again for what came since",
 	}
 	fetch := func(sum string) ([]byte, error) { return l.reader.Blob(r.Context(), sum) } //nolint:contextcheck // it is that of the request
 	events := export.Whole(history.Read(r.Context(), l.reader, eventlog.Query{Run: run}), fetch, func() {})
 	if _, err := export.HTML(w, about, redactEvents(s.c.Redact, events)); err != nil && r.Context().Err() == nil {
 		s.c.Logger.WarnContext(r.Context(), "shared run can't be shown whole", "run", run, "error", err)
+	}
+}
+
+// lineRedactor returns what takes secrets out of a line that is whole: a text comes in pieces, and a secret may be in none of them.
+func lineRedactor(secrets *redact.Set) func(line string) string {
+	return func(line string) string {
+		clean, _ := secrets.Text(line)
+		return clean
 	}
 }
 

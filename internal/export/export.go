@@ -42,6 +42,8 @@ type Run struct {
 
 	Alerts []wire.Alert // that a page shows, in the order in which they are given
 	Note   string       // that a page shows
+	// Redact takes out of a line what a page doesn't show, of a text that came in pieces when these are joined. Nil: a page shows all.
+	Redact func(line string) string
 }
 
 // Result says what was written.

@@ -257,6 +257,9 @@ func (p *pageWriter) findRow(pos uint64) *row {
 func (p *pageWriter) writeOldRows(most int) error {
 	n := max(0, len(p.held)-most)
 	for _, r := range p.held[:n] {
+		if p.run.Redact != nil {
+			r.Text = p.run.Redact(r.Text)
+		}
 		if err := p.page.ExecuteTemplate(p.out, "row", r); err != nil {
 			return err
 		}
