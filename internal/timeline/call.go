@@ -52,7 +52,7 @@ func CallOf(e *wire.Event, missing func(field string) string) (c Call) {
 type callText struct {
 	line  string
 	parts []string
-	told  map[string]bool // texts of parts
+	told  map[string]bool // which parts there are
 }
 
 // addValue adds the texts of a value, each with the name that it has.
@@ -96,10 +96,10 @@ func (t *callText) addPart(name, text string) {
 	if t.told == nil {
 		t.told = map[string]bool{}
 	}
-	t.told[text] = true
 	if name != "" {
 		text = name + ": " + text
 	}
+	t.told[text] = true
 	t.parts = append(t.parts, text)
 }
 
