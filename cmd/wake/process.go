@@ -121,8 +121,7 @@ func (p *process) prepareLog(ctx context.Context, nc *nats.Conn) error {
 	}); err != nil {
 		return p.app.explainServer(ctx, p.nc, err)
 	}
-	work := []string{filepath.Join(p.locked, "keepers", "*"), filepath.Join(o.SpoolDir, "*", "*", "*.seg")}
-	if err := service.BindDir(p.locked, p.log.Incarnation(), p.app.names.Prefix(), work...); err != nil {
+	if err := service.BindDir(p.locked, p.log.Incarnation(), p.app.names.Prefix(), filepath.Join(p.locked, "keepers"), o.SpoolDir); err != nil {
 		return err
 	}
 	if err := p.app.retryUntil(ctx, "which key is in use", p.log.UseKeys); err != nil {

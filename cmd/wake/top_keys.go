@@ -275,7 +275,8 @@ func (m *fleetScreen) pressDecide(key string) {
 	}
 }
 
-// giveCommand gives a command to the run that it names, such as a child of the one on the line whose call is shown, or else to that one.
+// giveCommand gives a command to the run that the command names, which may be a child of the run on the line; if it names none, to
+// the run on the line.
 func (m *fleetScreen) giveCommand(c wire.Command) {
 	c.RunID = cmp.Or(c.RunID, strings.TrimPrefix(m.about, m.own))
 	m.asking, m.note = keysSelect, "…"

@@ -40,7 +40,7 @@ func TestReadCaller(t *testing.T) {
 }
 
 // offline is a connection with credentials, nil for none, that isn't connected.
-func offline(t *testing.T, creds []byte) *nats.Conn {
+func offlineConn(t *testing.T, creds []byte) *nats.Conn {
 	t.Helper()
 	nc := new(nats.Conn)
 	if creds == nil {
@@ -91,7 +91,7 @@ func TestConnectionsTellTheirRole(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := tell(offline(t, creds))
+		got, err := tell(offlineConn(t, creds))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -106,10 +106,10 @@ func TestConnectionsTellTheirRole(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", tt.user.Name, diff)
 		}
 	}
-	if got, err := tell(offline(t, nil)); err != nil || got != (told{}) {
+	if got, err := tell(offlineConn(t, nil)); err != nil || got != (told{}) {
 		t.Errorf("without credentials: %+v, %v", got, err)
 	}
-	if got, err := tell(offline(t, foreignCreds(t))); err != nil || got != (told{}) {
+	if got, err := tell(offlineConn(t, foreignCreds(t))); err != nil || got != (told{}) {
 		t.Errorf("with others' credentials: %+v, %v", got, err)
 	}
 	for name, user := range map[string]nats.UserJWTHandler{
@@ -265,7 +265,7 @@ func TestServiceNameIsJSON(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	header, err := access.NameService(offline(t, creds))
+	header, err := access.NameService(offlineConn(t, creds))
 	if err != nil || !json.Valid([]byte(header)) {
 		t.Fatalf("%s, %v", header, err)
 	}

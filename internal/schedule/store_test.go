@@ -23,7 +23,7 @@ import (
 func TestMain(m *testing.M) { natstest.Main(m) }
 
 // opened is the schedules of an installation, and the bucket that they are in.
-func opened(t *testing.T, nc *nats.Conn, k *seal.Keys) (*schedule.Store, jetstream.KeyValue) {
+func openStore(t *testing.T, nc *nats.Conn, k *seal.Keys) (*schedule.Store, jetstream.KeyValue) {
 	t.Helper()
 	logtest.Init(t, nc, topology.Config{})
 	js, err := jetstream.New(nc)
@@ -41,17 +41,17 @@ func opened(t *testing.T, nc *nats.Conn, k *seal.Keys) (*schedule.Store, jetstre
 	return store, kv
 }
 
-func daily(name string) schedule.Schedule {
+func dailySchedule(name string) schedule.Schedule {
 	return schedule.Schedule{
 		Name: name, Cron: "@daily", Zone: "Europe/Berlin", CatchUp: schedule.CatchAll, Since: 5,
 		Request: wire.RunRequest{V: wire.Version, Definition: wire.RawString("flow"), Labels: map[string]string{"team": "core"}, By: "somebody"},
 	}
 }
 
-func add(t *testing.T, store *schedule.Store, names ...string) {
+func addSchedules(t *testing.T, store *schedule.Store, names ...string) {
 	t.Helper()
 	for _, name := range names {
-		if err := store.Add(t.Context(), daily(name)); err != nil {
+		if err := store.Add(t.Context(), dailySchedule(name)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -59,7 +59,7 @@ func add(t *testing.T, store *schedule.Store, names ...string) {
 
 // A schedule is stored as it is, and changed only by who has read it as it is.
 func TestStoreKeepsSchedules(t *testing.T) {
-	store, _ := opened(t, natstest.New(t).Conn(t), nil)
+	store, _ := openStore(t, natstest.New(t).Conn(t), nil)
 	if all, err := store.All(t.Context()); err != nil || len(all) > 0 {
 		t.Fatalf("%v, %v", all, err)
 	}
@@ -69,7 +69,7 @@ func TestStoreKeepsSchedules(t *testing.T) {
 	if err := store.Remove(t.Context(), "a"); !errors.Is(err, schedule.ErrNone) {
 		t.Errorf("one that isn't there is removed: %v", err)
 	}
-	add(t, store, "b", "c", "a")
+	addSchedules(t, store, "b", "c", "a")
 	if err := store.Add(t.Context(), schedule.Schedule{Name: "b"}); !errors.Is(err, schedule.ErrChanged) {
 		t.Errorf("a second one of the name: %v", err)
 	}
@@ -78,7 +78,7 @@ func TestStoreKeepsSchedules(t *testing.T) {
 		t.Fatalf("%v, %v", all, err)
 	}
 	for i, name := range []string{"a", "b", "c"} {
-		if diff := cmp.Diff(daily(name), all[i].Schedule); diff != "" || all[i].Gone || all[i].Err != nil {
+		if diff := cmp.Diff(dailySchedule(name), all[i].Schedule); diff != "" || all[i].Gone || all[i].Err != nil {
 			t.Errorf("%v (-want +got):\n%s", all[i].Err, diff)
 		}
 	}
@@ -109,8 +109,8 @@ func TestStoreKeepsSchedules(t *testing.T) {
 	if all, err := store.All(t.Context()); err != nil || len(all) != 2 {
 		t.Errorf("%v, %v", all, err)
 	}
-	add(t, store, "b") // of a name that was free again
-	large := daily("large")
+	addSchedules(t, store, "b") // of a name that was free again
+	large := dailySchedule("large")
 	large.Request.Definition = wire.RawString(strings.Repeat("x", 8<<20))
 	if err := store.Add(t.Context(), large); err == nil || errors.Is(err, schedule.ErrChanged) {
 		t.Errorf("what can't be stored: %v", err)
@@ -119,8 +119,8 @@ func TestStoreKeepsSchedules(t *testing.T) {
 
 // A watch tells what there is, each change and each removal, and ends when its context does.
 func TestStoreWatch(t *testing.T) {
-	store, _ := opened(t, natstest.New(t).Conn(t), nil)
-	add(t, store, "a")
+	store, _ := openStore(t, natstest.New(t).Conn(t), nil)
+	addSchedules(t, store, "a")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var told []string
@@ -141,7 +141,7 @@ func TestStoreWatch(t *testing.T) {
 			e.Paused = true
 			err = store.Update(ctx, e)
 		case 2:
-			err = store.Add(ctx, daily("b"))
+			err = store.Add(ctx, dailySchedule("b"))
 		case 3:
 			err = store.Remove(ctx, "a")
 		default:
@@ -166,8 +166,8 @@ func TestStoreOfForeignValues(t *testing.T) {
 	for name, k := range map[string]*seal.Keys{"open": nil, "sealed": k} {
 		t.Run(name, func(t *testing.T) {
 			nc := natstest.New(t).Conn(t)
-			store, kv := opened(t, nc, k)
-			add(t, store, "a", "z")
+			store, kv := openStore(t, nc, k)
+			addSchedules(t, store, "a", "z")
 			a, err := kv.Get(t.Context(), key("a"))
 			if err != nil {
 				t.Fatal(err)
@@ -192,7 +192,7 @@ func TestStoreOfForeignValues(t *testing.T) {
 					t.Errorf("%s: %v", e.Key, e.Err)
 				}
 			}
-			if without, _ := opened(t, nc, nil); k != nil {
+			if without, _ := openStore(t, nc, nil); k != nil {
 				if _, err := without.Get(t.Context(), "a"); !errors.Is(err, seal.ErrNoKey) {
 					t.Errorf("without keys: %v", err)
 				}
@@ -211,7 +211,7 @@ func TestStoreWithoutBucket(t *testing.T) {
 	if _, err := schedule.Open(t.Context(), js, subjects.Default, nil); err == nil {
 		t.Error("it was opened")
 	}
-	store, _ := opened(t, nc, nil)
+	store, _ := openStore(t, nc, nil)
 	if err := js.DeleteKeyValue(t.Context(), subjects.Default.StateBucket()); err != nil {
 		t.Fatal(err)
 	}

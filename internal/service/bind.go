@@ -13,9 +13,9 @@ import (
 const boundName = "installation"
 
 // BindDir ties a data directory, which the caller has locked, to the log of an installation: its incarnation and its
-// prefix. One that was another log's changes over if nothing of that one's work is left in it, which is what the
-// patterns match (those of [filepath.Glob]). Else the error is an [*Error] with [CodeUsage], and everything stays as it
-// is: agents of one installation aren't another one's to end, nor are its events.
+// prefix. One that was another log's changes over if nothing of that one's work is left, which is any file in the folders,
+// locks aside. Else the error is an [*Error] with [CodeUsage], and everything stays as it is: agents of one installation
+// aren't another one's to end, nor are its events.
 func BindDir(dir, incarnation, prefix string, work ...string) error {
 	path := filepath.Join(dir, boundName)
 	bound := incarnation + " " + prefix + "\n"
@@ -27,17 +27,35 @@ func BindDir(dir, incarnation, prefix string, work ...string) error {
 		return fmt.Errorf("service: which log %s is of: %w", dir, err)
 	}
 	if owner := strings.Fields(string(b)); len(owner) == 2 && owner[0] != incarnation {
-		for _, pattern := range work {
-			if left, _ := filepath.Glob(pattern); len(left) > 0 { // the patterns are well-formed
+		for _, folder := range work {
+			switch left, err := hasFiles(folder); {
+			case err != nil:
+				return fmt.Errorf("service: work of another log: %w", err)
+			case left:
 				return &Error{
 					Code: CodeUsage,
-					Err:  fmt.Errorf("%s has work of another log, with the prefix %s: %s", dir, owner[1], filepath.Dir(left[0])),
+					Err:  fmt.Errorf("%s has work of another log, with the prefix %s: %s", dir, owner[1], folder),
 					Hint: "start it on the server and the prefix that it was on, or give this one another --data-dir; if that log is gone for good, move what is named there away",
 				}
 			}
 		}
 	}
 	return writeWhole(path, bound)
+}
+
+// hasFiles reports whether there is a file in a folder, or in those in it, that is no lock.
+func hasFiles(folder string) (found bool, err error) {
+	err = filepath.WalkDir(folder, func(_ string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() && d.Name() != lockName {
+			found = true
+			return fs.SkipAll
+		}
+		return err
+	})
+	if errors.Is(err, fs.ErrNotExist) { // it was never made, or what it had has just ended
+		err = nil
+	}
+	return found, err
 }
 
 // writeWhole replaces a file by one that is whole and on disk.

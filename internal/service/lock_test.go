@@ -105,10 +105,10 @@ func TestLockDirIsPrivate(t *testing.T) {
 
 // A data directory in which there is work of one log isn't another log's.
 func TestBindDir(t *testing.T) {
-	dir := t.TempDir()
+	dir := filepath.Join(t.TempDir(), "[a]*") // no pattern
 	keepers := filepath.Join(dir, "keepers")
 	bind := func(incarnation, prefix string) error {
-		return service.BindDir(dir, incarnation, prefix, filepath.Join(keepers, "*"))
+		return service.BindDir(dir, incarnation, prefix, keepers)
 	}
 	for _, step := range []struct {
 		incarnation, prefix string
@@ -124,8 +124,11 @@ func TestBindDir(t *testing.T) {
 		if err := os.RemoveAll(keepers); err != nil {
 			t.Fatal(err)
 		}
+		if err := errors.Join(os.MkdirAll(filepath.Join(keepers, "r1"), 0o700), os.WriteFile(filepath.Join(keepers, "lock"), nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
 		if step.held {
-			if err := os.MkdirAll(filepath.Join(keepers, "r1"), 0o700); err != nil {
+			if err := os.WriteFile(filepath.Join(keepers, "r1", "journal"), nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -601,8 +601,8 @@ func TestAttachOtherVersion(t *testing.T) {
 	})
 }
 
-// A message that the program was given, and whose echo isn't on record yet, isn't given to it once more by the runner that goes on
-// with it, whenever that is told to; another one is.
+// The runner that attaches to a program gives it no message that the former runner has given it, though the echo isn't on record
+// yet; a new message it gives.
 func TestMessageGivenOnce(t *testing.T) {
 	recorded := load(t, "testdata/stream/subagents.jsonl")
 	for _, lines := range []int{0, 3, 12} { // with resting points before the message

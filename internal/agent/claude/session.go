@@ -266,7 +266,8 @@ func (s *session) passHeld() {
 	s.held = nil
 }
 
-// putMessage gives the program a message, unless a former runner has: that had no echo of it on record yet. It is called under Mu.
+// putMessage gives the program a message, unless a former runner has given it and died before the echo was on record. It is called
+// under Mu.
 func (s *session) putMessage(m agent.Message) error {
 	if m.CommandID != "" && s.told[m.CommandID] {
 		return nil

@@ -18,7 +18,7 @@ type bounded struct {
 	max  int64
 }
 
-// boundAnswers returns a client whose answers end with an error where they are too long.
+// boundAnswers returns a client that reads of each answer at most maxAnswer bytes: a longer one ends with an error.
 func boundAnswers(c *http.Client) *http.Client {
 	bound := *c
 	bound.Transport = bounded{cmp.Or(c.Transport, http.DefaultTransport), maxAnswer}
