@@ -11,6 +11,7 @@ import (
 	"code.wake.dev/wake/internal/flow"
 	"code.wake.dev/wake/internal/natstest"
 	"code.wake.dev/wake/internal/schedule"
+	"code.wake.dev/wake/internal/seal"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -176,5 +177,44 @@ func TestScheduleOfClockAhead(t *testing.T) {
 			want = append(want, "often-20000101t0006z", "often-20000101t0008z", "often-20000101t0010z")
 		}
 		stop()
+	})
+}
+
+// A schedule whose run can't be looked up, as where the key of its state is lost, waits until it can be, and the others begin at their time.
+func TestScheduleBesideFailingOne(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		p := &scripted{say: echo}
+		b.addSchedule(func(s *schedule.Schedule) { s.CatchUp = schedule.CatchAll })
+		b.addSchedule(func(s *schedule.Schedule) { s.Name = "other" })
+		lostKeys, err := seal.Parse([]byte("k1 " + strings.Repeat("A", 43) + "="))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lost, err := lostKeys.Value("elsewhere", []byte("state"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		states, err := b.log.JetStream().KeyValue(t.Context(), subjects.Default.SnapshotsBucket())
+		if err != nil {
+			t.Fatal(err)
+		}
+		key := subjects.Default.SnapshotKey("often-20000101t0002z")
+		if _, err := states.Put(t.Context(), key, lost); err != nil {
+			t.Fatal(err)
+		}
+		stop := b.runner("one", p)
+		defer stop()
+		<-time.After(4*time.Minute + 5*time.Second)
+		if runs, starts := b.begun(p); !slices.Equal(runs, []string{"other-20000101t0002z", "other-20000101t0004z"}) || starts != 2 {
+			t.Errorf("runs %v, %d agents", runs, starts)
+		}
+		if err := states.Delete(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Minute)
+		if runs, _ := b.begun(p); !slices.Contains(runs, "often-20000101t0002z") {
+			t.Errorf("runs %v: what can be looked up again has not begun", runs)
+		}
 	})
 }

@@ -43,10 +43,18 @@ func (in *Intake) fireSchedules(ctx context.Context) error {
 	return errors.Join(err, lost)
 }
 
-// keepSchedules waits for what is due, and for changes, until there come no more.
+// scheduled is a schedule, and when the runner looks at it again.
+type scheduled struct {
+	schedule.Entry
+	next time.Time
+}
+
+// keepSchedules waits for what is due, and for changes, until there come no more. A change has one schedule looked at, the time those
+// that are due.
 func (in *Intake) keepSchedules(ctx context.Context, store *schedule.Store, changes <-chan schedule.Entry) error {
-	all := map[string]schedule.Entry{} // by key
-	timer := time.NewTimer(0)
+	all := map[string]*scheduled{} // by key
+	wake := time.Now().Add(maxSleep)
+	timer := time.NewTimer(maxSleep)
 	defer timer.Stop()
 	for {
 		select {
@@ -54,31 +62,55 @@ func (in *Intake) keepSchedules(ctx context.Context, store *schedule.Store, chan
 			if !ok {
 				return nil
 			}
-			if all[e.Key] = e; e.Gone {
-				delete(all, e.Key)
-			}
+			delete(all, e.Key)
 			if e.Err != nil {
 				in.cfg.Logger.Error("schedule can't be read, it begins nothing", "key", e.Key, "error", e.Err)
-				delete(all, e.Key)
+				continue
 			}
-		case <-timer.C:
+			if e.Gone {
+				continue
+			}
+			one := &scheduled{Entry: e}
+			all[e.Key] = one
+			if in.lookAt(ctx, store, one); one.next.After(wake) {
+				continue
+			}
+			wake = one.next
+		case now := <-timer.C:
+			wake = now.Add(maxSleep)
+			for _, one := range all {
+				if !one.next.After(now) {
+					in.lookAt(ctx, store, one)
+				}
+				if one.next.Before(wake) {
+					wake = one.next
+				}
+			}
 		}
-		next := time.Now().Add(maxSleep)
-		for key, e := range all {
-			at, err := in.fireSchedule(ctx, store, &e)
-			if err != nil {
-				return err
-			}
-			if all[key] = e; at.Before(next) {
-				next = at
-			}
-		}
-		timer.Reset(max(0, time.Until(next)))
+		timer.Reset(time.Until(wake))
 	}
 }
 
 // maxSleep bounds how long clocks of machines that slept, or were set, go unnoticed.
 const maxSleep = time.Minute
+
+// retryPause is when a schedule is looked at again whose run couldn't be asked for.
+const retryPause = 10 * time.Second
+
+// lookAt asks for what is due of a schedule. One for which that fails doesn't keep the others from their time.
+func (in *Intake) lookAt(ctx context.Context, store *schedule.Store, one *scheduled) {
+	next, err := in.fireSchedule(ctx, store, &one.Entry)
+	latest := time.Now().Add(maxSleep)
+	if err != nil {
+		if ctx.Err() == nil {
+			in.cfg.Logger.Warn("what is due of a schedule isn't asked for yet, tries again", "schedule", one.Name, "error", err)
+		}
+		next = time.Now().Add(retryPause)
+	}
+	if one.next = next; next.After(latest) {
+		one.next = latest
+	}
+}
 
 // fireSchedule asks for what is due of a schedule, and says when to look again.
 func (in *Intake) fireSchedule(ctx context.Context, store *schedule.Store, e *schedule.Entry) (time.Time, error) {
@@ -101,7 +133,7 @@ func (in *Intake) fireSchedule(ctx context.Context, store *schedule.Store, e *sc
 		case isTooLarge(err):
 			in.cfg.Logger.Error("run of a schedule can't be asked for", "schedule", e.Name, "error", err)
 		default:
-			return now, err // it is begun again
+			return now, err
 		}
 	}
 	if !settled.IsZero() {
