@@ -52,6 +52,11 @@ func List(ctx context.Context, log eventlog.Reader, runID string) ([]Point, erro
 			last[b.Label] = b.Position
 		}
 	}
+	return standingPoints(points, last), err
+}
+
+// standingPoints returns those points whose label stands where they are, in log order. Last is where each label stands last, which is used up.
+func standingPoints(points []Point, last map[string]uint64) []Point {
 	points = slices.DeleteFunc(points, func(p Point) bool {
 		stands := last[p.Label] == p.Position
 		if stands {
@@ -60,7 +65,7 @@ func List(ctx context.Context, log eventlog.Reader, runID string) ([]Point, erro
 		return !stands
 	})
 	slices.SortStableFunc(points, func(a, b Point) int { return cmp.Compare(a.Position, b.Position) })
-	return points, err
+	return points
 }
 
 // walkForkPoints folds a run and its ancestors up to a position, 0 for all of it, and tells its fork points
@@ -562,19 +567,25 @@ func (p *pointPage) lastOf(ctx context.Context, runID string, end uint64, limit 
 		}
 		points, end = append(older, points...), from
 		if len(points) >= limit || from == 0 {
-			p.more = from > 0 || len(points) > limit
-			return lastPoints(points, limit), nil
+			page := lastPoints(points, limit)
+			p.more = from > 0 || len(points) > len(page)
+			return page, nil
 		}
 	}
 }
 
-// lastPoints returns the last limit points, fewer rather than some of those that share a position: the next page ends before it.
+// lastPoints returns the last limit points, fewer rather than some of those that share a position: the next page ends before it. Where more
+// share the last one, these are the page.
 func lastPoints(points []Point, limit int) []Point {
 	first := max(0, len(points)-limit)
-	for i := first; first > 0 && i < len(points); i++ {
-		if points[i].Position != points[first-1].Position {
+	cut := func(i int) bool { return i > 0 && points[i-1].Position == points[i].Position }
+	for i := first; i < len(points); i++ {
+		if !cut(i) {
 			return points[i:]
 		}
+	}
+	for cut(first) {
+		first--
 	}
 	return points[first:]
 }
@@ -607,9 +618,6 @@ func (p *pointPage) collectPoints(ctx context.Context, begin *wire.State, end ui
 		}
 		last[b.Label] = b.Position
 	}
-	points = slices.DeleteFunc(points, func(found Point) bool {
-		return last[found.Label] != found.Position || found.Position <= from || found.Position > end
-	})
-	slices.SortStableFunc(points, func(a, b Point) int { return cmp.Compare(a.Position, b.Position) })
-	return points, nil
+	points = slices.DeleteFunc(points, func(found Point) bool { return found.Position <= from || found.Position > end })
+	return standingPoints(points, last), nil
 }

@@ -55,6 +55,14 @@ func TestPages(t *testing.T) {
 	for i := range 5 {
 		pos := logtest.Append(t, child, &wire.Event{Payload: &wire.Checkpoint{Kind: wire.CheckpointLabelled, Label: fmt.Sprint("own-", i)}})
 		logtest.Append(t, child, &wire.Event{Payload: &wire.Checkpoint{Kind: wire.CheckpointLabelled, Label: fmt.Sprint("same-", i), AtPos: pos}})
+		logtest.Append(t, child, &wire.Event{Payload: &wire.Checkpoint{Kind: wire.CheckpointLabelled, Label: fmt.Sprint("again-", i), AtPos: pos}})
+	}
+	automatic, err := bookmark.List(t.Context(), log, "parent")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range automatic[len(automatic)-5:] { // points that have been given their own names, as labels without a name are
+		logtest.Append(t, owner, &wire.Event{Payload: &wire.Checkpoint{Kind: wire.CheckpointLabelled, Label: p.Label, AtPos: p.Position}})
 	}
 
 	for _, run := range []string{"parent", "child"} {
@@ -62,11 +70,11 @@ func TestPages(t *testing.T) {
 		if err != nil || len(want) < 900 {
 			t.Fatalf("%d points, %v", len(want), err)
 		}
-		for _, limit := range []int{3, 7, 400, bookmark.MaxPoints} {
+		for _, limit := range []int{1, 2, 3, 7, 400, bookmark.MaxPoints} {
 			var got []bookmark.Point
 			for cursor, pages := uint64(0), 0; ; pages++ {
 				page, next, err := bookmark.ListBefore(t.Context(), log, run, cursor, limit)
-				if err != nil || len(page) > limit || len(page) == 0 && next > 0 {
+				if err != nil || len(page) > max(limit, 3) || len(page) == 0 && next > 0 {
 					t.Fatalf("%s by %d: %d points, then %d, %v", run, limit, len(page), next, err)
 				}
 				got, cursor = append(slices.Clone(page), got...), next
@@ -90,7 +98,7 @@ func TestPages(t *testing.T) {
 	if _, _, err := bookmark.ListBefore(t.Context(), log, "nobody", 0, 10); err == nil {
 		t.Error("a run that isn't there has points")
 	}
-	if page, next, err := bookmark.ListBefore(t.Context(), log, "child", 1<<60, 2); err != nil || len(page) != 2 || next == 0 {
+	if page, next, err := bookmark.ListBefore(t.Context(), log, "child", 1<<60, 2); err != nil || len(page) != 3 || next == 0 {
 		t.Errorf("before a position of another log: %d points, then %d, %v", len(page), next, err)
 	}
 	if page, next, err := bookmark.ListBefore(t.Context(), log, "parent", 1, 2); err != nil || len(page) != 0 || next != 0 {
