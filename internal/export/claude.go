@@ -117,6 +117,7 @@ type sessionWriter struct {
 // claudeBlock is a block of a message.
 type claudeBlock struct {
 	at      int64
+	number  int // of the block within the execution, 0 if it has none
 	content map[string]any
 }
 
@@ -185,10 +186,10 @@ func (s *sessionWriter) addPayload(e *wire.Event) error {
 	case *wire.AgentTextDelta:
 		s.addTextPiece(e.Timestamp, p.Block, p.Content)
 	case *wire.AgentText:
-		s.addWhole(p.Supersedes, "text", claudeBlock{e.Timestamp, map[string]any{"type": "text", "text": p.Content}})
+		s.addWhole(claudeBlock{e.Timestamp, p.Block, map[string]any{"type": "text", "text": p.Content}}, p.Supersedes)
 	case *wire.AgentThinking:
 		if p.Signature != "" {
-			s.addWhole(p.Supersedes, "thinking", claudeBlock{e.Timestamp, map[string]any{"type": "thinking", "thinking": p.Content, "signature": p.Signature}})
+			s.addWhole(claudeBlock{e.Timestamp, p.Block, map[string]any{"type": "thinking", "thinking": p.Content, "signature": p.Signature}}, p.Supersedes)
 		}
 	case *wire.ToolIntent:
 		s.addToolUse(e, p)
@@ -213,7 +214,7 @@ func (s *sessionWriter) addPayload(e *wire.Event) error {
 func (s *sessionWriter) addTextPiece(at int64, number int, content string) {
 	if s.piece == nil || s.number != number {
 		s.endPiece()
-		s.piece, s.number = &claudeBlock{at, map[string]any{"type": "text"}}, number
+		s.piece, s.number = &claudeBlock{at, number, map[string]any{"type": "text"}}, number
 	}
 	s.streamed.WriteString(content)
 }
@@ -227,14 +228,12 @@ func (s *sessionWriter) endPiece() {
 	}
 }
 
-// addWhole adds a block that wasn't streamed, or takes the place of a streamed one
-// that the agent gave up.
-func (s *sessionWriter) addWhole(supersedes int, kind string, b claudeBlock) {
-	if supersedes > 0 && len(s.blocks) > 0 {
-		if last := s.blocks[len(s.blocks)-1]; last.content["type"] == kind {
-			s.blocks = s.blocks[:len(s.blocks)-1]
-		}
-	}
+// addWhole adds a block as a whole, in the place of its pieces, or of those of the block
+// that the agent gave up for it.
+func (s *sessionWriter) addWhole(b claudeBlock, supersedes int) {
+	s.blocks = slices.DeleteFunc(s.blocks, func(other claudeBlock) bool {
+		return other.number > 0 && (other.number == b.number || other.number == supersedes)
+	})
 	s.addBlock(b)
 }
 
@@ -255,7 +254,7 @@ func (s *sessionWriter) addToolUse(e *wire.Event, p *wire.ToolIntent) {
 	if !is {
 		input = map[string]any{"input": p.ToolInput}
 	}
-	s.addBlock(claudeBlock{e.Timestamp, map[string]any{"type": "tool_use", "id": e.CallID, "name": p.ToolName, "input": input}})
+	s.addBlock(claudeBlock{e.Timestamp, 0, map[string]any{"type": "tool_use", "id": e.CallID, "name": p.ToolName, "input": input}})
 }
 
 // addPrompt takes what the agent was started with: text, or a list of messages.

@@ -124,6 +124,30 @@ func TestMessagesOfATurn(t *testing.T) {
 	}
 }
 
+// A whole block takes the place of the streamed one that it names, of no other one.
+func TestSupersededBlocks(t *testing.T) {
+	h := newHistory(t)
+	h.start("")
+	s := speaker{h, "a#1", "s1"}
+	s.say(&wire.AgentStart{Prompt: wire.RawString("Go."), Provider: "claude"}, "")
+	s.say(&wire.TurnStart{Model: "m"}, "")
+	s.say(&wire.AgentThinking{Content: "first", Signature: "s", Block: 1}, "")
+	s.say(&wire.AgentThinkingDelta{Content: "sec", Block: 2}, "")
+	s.say(&wire.AgentThinking{Content: "second", Signature: "s", Block: 3, Supersedes: 2}, "")
+	s.say(&wire.AgentText{Content: "Whole.", Block: 4}, "")
+	s.say(&wire.AgentTextDelta{Content: "  ", Block: 5}, "")
+	s.say(&wire.AgentText{Content: "In the place of blanks.", Block: 6, Supersedes: 5}, "")
+	s.say(&wire.AgentTextDelta{Content: "Given", Block: 7}, "")
+	s.say(&wire.AgentText{Content: "Given up for it.", Block: 8, Supersedes: 7}, "")
+	s.say(&wire.AgentComplete{Result: "Done."}, "")
+	want := []string{
+		"user: Go.", "assistant: first", "assistant: second", "assistant: Whole.", "assistant: In the place of blanks.", "assistant: Given up for it.",
+	}
+	if diff := cmp.Diff(want, said(t, h, "a")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 // Calls of one message stand together with their results behind them, however they
 // overlap; what the agent was told meanwhile comes after them.
 func TestTurns(t *testing.T) {

@@ -335,10 +335,11 @@ func (p *pageWriter) drawEvent(e *wire.Event) {
 }
 
 func (p *pageWriter) beginBar(e *wire.Event, exec string) {
-	if p.bars[exec] != nil {
+	if _, begun := p.bars[exec]; begun {
 		return
 	}
 	if len(p.order) == maxBars {
+		p.bars[exec] = nil
 		p.beyond++
 		return
 	}

@@ -173,3 +173,17 @@ func TestPageTellsAll(t *testing.T) {
 		t.Errorf("%d marks of %d calls, %d of them bad", len(marks), counted, bad)
 	}
 }
+
+// Executions that the chart has no room for are counted once each.
+func TestChartBeyond(t *testing.T) {
+	h := newHistory(t)
+	h.start("")
+	for i := range 310 {
+		exec := fmt.Sprintf("n#%d", i+1)
+		h.add("n", exec, &wire.NodeStart{NodeType: "agent"})
+		h.event("n", &wire.Event{ExecID: exec, SessionID: "s", Payload: &wire.AgentStart{Prompt: wire.RawString("Go.")}})
+	}
+	if !strings.Contains(page(t, h), ">10 more executions") {
+		t.Error("the page doesn't say that 10 more are left out")
+	}
+}

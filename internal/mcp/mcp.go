@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"unicode/utf8"
 
@@ -214,8 +215,12 @@ func (p Pipeline) readResource(ctx context.Context, r *sdk.ReadResourceRequest) 
 	if !ok {
 		return nil, sdk.ResourceNotFoundError(r.Params.URI)
 	}
-	run, isLog := strings.CutSuffix(strings.TrimPrefix(rest, "/"), "/log")
-	text, err := "", error(nil)
+	escaped, isLog := strings.CutSuffix(strings.TrimPrefix(rest, "/"), "/log")
+	run, err := url.PathUnescape(escaped)
+	if err != nil {
+		return nil, sdk.ResourceNotFoundError(r.Params.URI)
+	}
+	text := ""
 	switch {
 	case rest == "":
 		text, _, err = p.listRuns(ctx, runsInput{})

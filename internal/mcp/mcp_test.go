@@ -347,6 +347,29 @@ func TestResources(t *testing.T) {
 	}
 }
 
+// Names of runs that an address can't have are escaped there.
+func TestResourceOfEscapedName(t *testing.T) {
+	var asked []string
+	p := fake(nil)
+	p.Status = func(_ context.Context, q wire.StatusRequest) (wire.StatusResponse, error) {
+		asked = append(asked, q.Run)
+		return wire.StatusResponse{}, nil
+	}
+	p.Log = func(_ context.Context, q wire.LogRequest) (wire.LogResponse, error) {
+		asked = append(asked, q.Run)
+		return wire.LogResponse{}, nil
+	}
+	s := connect(t, p)
+	for _, uri := range []string{"wake://runs/n%C3%A4chtlich%20a%2Fb", "wake://runs/a%2Flog", "wake://runs/a%20b/log"} {
+		if _, err := s.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri}); err != nil {
+			t.Errorf("%s: %v", uri, err)
+		}
+	}
+	if diff := cmp.Diff([]string{"nächtlich a/b", "a/log", "a b"}, asked); diff != "" {
+		t.Errorf("runs (-want +got):\n%s", diff)
+	}
+}
+
 // What is wrong with arguments is said as a result of the tool, so that the model
 // sees it.
 func TestBadArguments(t *testing.T) {

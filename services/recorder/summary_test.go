@@ -56,3 +56,22 @@ func TestLogSummary(t *testing.T) {
 		t.Errorf("position %d, want %d", r.Position, p.pos)
 	}
 }
+
+// What is told of a session that was recorded later is of the time in which it happened, as its lines are.
+func TestSummaryOfLateRecord(t *testing.T) {
+	p := newTape(t)
+	exec := p.start("r1", "coder", nil)
+	p.add("r1", "coder", exec, &wire.AgentTool{ToolName: "Write", ToolInput: mustRaw(t, map[string]any{"file_path": "a.go"}), ToolOutput: wire.Null})
+	now := time.UnixMilli(p.clock).Add(30 * 24 * time.Hour)
+	for i := range p.entries {
+		p.entries[i].Time = now
+	}
+	s := openStore(t)
+	p.store(s, 3)
+	for _, since := range []wire.Ago{0, wire.Ago(time.Hour.Milliseconds())} {
+		r, err := s.Answers.Log(t.Context(), wire.LogRequest{Run: "r1", Since: since, Summary: true}, now, 1<<20)
+		if err != nil || r.Summary == nil || (len(r.Summary.Files) > 0) != (since == 0) {
+			t.Errorf("since %d: %+v, %v", since, r.Summary, err)
+		}
+	}
+}

@@ -295,14 +295,14 @@ func (l *logQuery) summarizeRun(ctx context.Context, t *archive.Tx, of request.T
 		if err != nil {
 			return err
 		}
-		if k := e.Kind(); e.Mark != "" || e.Time < l.since || k == wire.KindText || k == wire.KindDelta {
+		if k := e.Kind(); e.Mark != "" || k == wire.KindText || k == wire.KindDelta {
 			continue
 		}
 		event, err := wire.Decode(e.Data)
 		if err != nil {
 			return err
 		}
-		if !of.Has(event.Node()) {
+		if !of.Has(event.Node()) || event.Timestamp < l.since {
 			continue
 		}
 		if event, err = archive.Inline(event, e.Data, func(sha string) ([]byte, error) { return t.Blob(ctx, sha) }); err != nil {
