@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -18,6 +19,7 @@ import (
 	sessions "code.wake.dev/wake/internal/session"
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/client"
+	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -65,6 +67,9 @@ func (a runVerbs) adoptRun(ctx context.Context, ref string, o adoptOptions) erro
 	defer s.close()
 	r := client.ForkRequest{NewID: o.id, Message: o.message}
 	r.NewID = cmp.Or(r.NewID, newRunID())
+	if err := subjects.CheckNewRun(r.NewID); err != nil {
+		return usageError("", "--id: %w", err)
+	}
 	if r.RunID, err = s.FindSession(ctx, ref); err != nil {
 		return err
 	}
@@ -82,18 +87,20 @@ func (a runVerbs) adoptRun(ctx context.Context, ref string, o adoptOptions) erro
 	if h := found.holder; h.PID != 0 && !o.fork {
 		return serviceError(string(wire.CodeLeaseHeld), "end it there, or --fork", "the session is held: %s", h)
 	}
+	own := worktree{}
 	if o.workspace == "" {
-		if o.workspace, err = a.makeWorktree(ctx, found.about.Cwd, r.NewID); err != nil {
+		if own, err = a.makeWorktree(ctx, found.about.Cwd, r.NewID); err != nil {
 			return err
 		}
-	}
-	if o.workspace, err = filepath.Abs(o.workspace); err != nil {
-		return err
+		o.workspace = own.folder
 	}
 	if r.Overrides, err = s.overridesOf(ctx, r.RunID, found.listSettings(o)); err != nil {
-		return err
+		return errors.Join(err, own.remove(ctx))
 	}
 	fork, err := s.Fork(ctx, r)
+	if _, refused := errors.AsType[*wire.APIError](err); refused && !wire.HasCode(err, wire.CodeTimeout) { // else the run may begin
+		return errors.Join(err, own.remove(ctx))
+	}
 	switch {
 	case err != nil:
 		return err
@@ -152,10 +159,16 @@ func (a *app) findSession(state *wire.State, config string) (found foundSession,
 		if h, held := sessions.Holders(dir)[id]; held {
 			found.holder = h
 		}
-		files, _ := filepath.Glob(filepath.Join(dir, "projects", "*", id+".jsonl")) // the pattern is one
-		for _, file := range files {
-			in, err := os.Open(file)
-			if err != nil {
+		projects := filepath.Join(dir, "projects")
+		folders, err := os.ReadDir(projects)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return found, err
+		}
+		for _, folder := range folders {
+			in, err := os.Open(filepath.Join(projects, folder.Name(), id+".jsonl"))
+			if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+				continue
+			} else if err != nil {
 				return found, err
 			}
 			lines := claude.NewLineReader(in, maxSessionLine)
@@ -177,57 +190,82 @@ func (a *app) findSession(state *wire.State, config string) (found foundSession,
 // maxSessionLine bounds a line that is read to know what a session is about.
 const maxSessionLine = 64 << 20
 
-// makeWorktree makes a worktree of the repository that a folder is in, with what isn't committed there, and returns the
-// folder in it.
-func (a *app) makeWorktree(ctx context.Context, dir, id string) (string, error) {
-	git := func(in string, args ...string) (string, error) {
-		var problem bytes.Buffer
-		cmd := exec.CommandContext(ctx, "git", append([]string{"-C", in, "-c", "core.hooksPath=" + os.DevNull, "-c", "core.fsmonitor="}, args...)...)
-		cmd.Stderr = &problem
-		out, err := cmd.Output()
-		if err != nil {
-			err = fmt.Errorf("git %s: %s", args[0], timeline.Line(strings.TrimSpace(problem.String()), maxMessage))
-		}
-		return strings.TrimSuffix(string(out), "\n"), err
+// worktree is one that was made for a run; the zero value is none.
+type worktree struct {
+	root   string // of the repository
+	path   string
+	folder string // in it, to work in
+}
+
+// remove removes the worktree of a run that doesn't begin.
+func (w worktree) remove(ctx context.Context) error {
+	if w.path == "" {
+		return nil
 	}
+	_, err := gitOutput(context.WithoutCancel(ctx), w.root, "worktree", "remove", "--force", w.path)
+	return err
+}
+
+// gitOutput runs git in a folder, without what the repository's settings would have it run.
+func gitOutput(ctx context.Context, folder string, args ...string) (string, error) {
+	var problem bytes.Buffer
+	cmd := exec.CommandContext(ctx, "git", append([]string{"-C", folder, "-c", "core.hooksPath=" + os.DevNull, "-c", "core.fsmonitor="}, args...)...)
+	cmd.Stderr = &problem
+	out, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("git %s: %s", args[0], timeline.Line(strings.TrimSpace(problem.String()), maxMessage))
+	}
+	return strings.TrimSuffix(string(out), "\n"), err
+}
+
+// makeWorktree makes a worktree of the repository that a folder is in, with what isn't committed there.
+func (a *app) makeWorktree(ctx context.Context, dir, id string) (worktree, error) {
 	if dir == "" {
-		return "", usageError("where its settings are elsewhere, name their folder: --settings DIR or CLAUDE_CONFIG_DIR; else name a folder to work in: --workspace DIR", "the session isn't found on this machine")
+		return worktree{}, usageError("where its settings are elsewhere, name their folder: --settings DIR or CLAUDE_CONFIG_DIR; else name a folder to work in: --workspace DIR", "the session isn't found on this machine")
 	}
-	prefix, err := git(dir, "rev-parse", "--show-prefix")
+	if !filepath.IsLocal(id) || filepath.Base(id) != id {
+		return worktree{}, usageError("choose another --id, or name a folder to work in: --workspace DIR", "no folder can have the name %q", id)
+	}
+	prefix, err := gitOutput(ctx, dir, "rev-parse", "--show-prefix")
 	if err != nil {
-		return "", usageError("name a folder to work in: --workspace DIR", "%s is in no git repository: %w", timeline.Line(dir, maxMessage), err)
+		return worktree{}, usageError("name a folder to work in: --workspace DIR", "%s is in no git repository: %w", timeline.Line(dir, maxMessage), err)
 	}
-	root, err := git(dir, "rev-parse", "--show-toplevel")
+	w := worktree{}
+	if w.root, err = gitOutput(ctx, dir, "rev-parse", "--show-toplevel"); err != nil {
+		return worktree{}, err
+	}
+	if w.path, err = filepath.Abs(filepath.Join(a.server.DataDir, "adopted", id)); err != nil {
+		return worktree{}, err
+	}
+	w.folder = filepath.Join(w.path, filepath.FromSlash(prefix))
+	if err := os.MkdirAll(filepath.Dir(w.path), 0o700); err != nil {
+		return worktree{}, err
+	}
+	if _, err := gitOutput(ctx, w.root, "worktree", "add", "--detach", w.path, "HEAD"); err != nil {
+		return worktree{}, err
+	}
+	if err := w.copyChanges(ctx); err != nil {
+		return worktree{}, errors.Join(err, w.remove(ctx))
+	}
+	return w, nil
+}
+
+// copyChanges has what isn't committed in the repository's folder in the worktree, too.
+func (w worktree) copyChanges(ctx context.Context) error {
+	changes, err := gitOutput(ctx, w.root, "stash", "create")
 	if err != nil {
-		return "", err
-	}
-	target, err := filepath.Abs(filepath.Join(a.server.DataDir, "adopted", id))
-	if err != nil {
-		return "", err
-	}
-	if err := os.MkdirAll(filepath.Dir(target), 0o700); err != nil {
-		return "", err
-	}
-	changes, err := git(root, "stash", "create")
-	if err != nil {
-		return "", err
-	}
-	if _, err := git(root, "worktree", "add", "--detach", target, "HEAD"); err != nil {
-		return "", err
+		return err
 	}
 	if changes != "" {
-		if _, err := git(target, "stash", "apply", "--index", changes); err != nil {
-			return "", err
+		if _, err := gitOutput(ctx, w.path, "stash", "apply", "--index", changes); err != nil {
+			return err
 		}
 	}
-	added, err := git(root, "ls-files", "-z", "--others", "--exclude-standard")
+	added, err := gitOutput(ctx, w.root, "ls-files", "-z", "--others", "--exclude-standard")
 	if err != nil {
-		return "", err
+		return err
 	}
-	if err := copyFiles(root, target, strings.Split(strings.TrimSuffix(added, "\x00"), "\x00")); err != nil {
-		return "", err
-	}
-	return filepath.Join(target, filepath.FromSlash(prefix)), nil
+	return copyFiles(w.root, w.path, strings.Split(strings.TrimSuffix(added, "\x00"), "\x00"))
 }
 
 // copyFiles copies files from one folder into another; nothing leads out of either.
