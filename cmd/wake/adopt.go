@@ -93,6 +93,8 @@ func (a runVerbs) adoptRun(ctx context.Context, ref string, o adoptOptions) erro
 			return err
 		}
 		o.workspace = own.folder
+	} else if o.workspace, err = filepath.Abs(o.workspace); err != nil {
+		return err
 	}
 	if r.Overrides, err = s.overridesOf(ctx, r.RunID, found.listSettings(o)); err != nil {
 		return errors.Join(err, own.remove(ctx))
