@@ -15,6 +15,7 @@ import (
 
 	"code.wake.dev/wake/internal/access"
 	"code.wake.dev/wake/internal/ask"
+	"code.wake.dev/wake/internal/durable"
 	"code.wake.dev/wake/internal/seal"
 	"code.wake.dev/wake/pkg/subjects"
 )
@@ -142,11 +143,7 @@ func writeSecret(path string, content []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return usageError("choose another --dir", "%w", err)
 	}
-	part := path + ".part"
-	if err := os.WriteFile(part, content, 0o600); err != nil {
-		return fmt.Errorf("write: %w", err)
-	}
-	return os.Rename(part, path)
+	return durable.Write(path, content, 0o600)
 }
 
 type authUserOptions struct {

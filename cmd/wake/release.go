@@ -13,6 +13,7 @@ import (
 
 	"code.wake.dev/wake/internal/agent/claude"
 	"code.wake.dev/wake/internal/ask"
+	"code.wake.dev/wake/internal/durable"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/export"
 	"code.wake.dev/wake/internal/timeline"
@@ -139,9 +140,5 @@ func placeSession(file string, content []byte) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return err
 	}
-	temp := file + ".wake"
-	if err := os.WriteFile(temp, content, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(temp, file)
+	return durable.Write(file, content, 0o600)
 }

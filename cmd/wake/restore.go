@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"code.wake.dev/wake/internal/backup"
+	"code.wake.dev/wake/internal/durable"
 	"code.wake.dev/wake/internal/service"
 )
 
@@ -137,17 +138,8 @@ func syncFolder(folder string) error {
 		if err != nil {
 			return err
 		}
-		return syncPath(path)
+		return durable.Sync(path)
 	})
-}
-
-// syncPath has a file be on disk, or the names in a folder.
-func syncPath(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }
 
 // restoreFiles puts the recorder's store in its place, and out of the way what waits in the spool, and in keepers: it is of a time that
@@ -164,7 +156,7 @@ func (a fileVerbs) restoreFiles(dir string, m backup.Manifest, path string) erro
 		return err
 	}
 	if path == "" {
-		return syncPath(a.server.DataDir)
+		return durable.Sync(a.server.DataDir)
 	}
 	for _, suffix := range []string{"-wal", "-shm", ""} {
 		if err := os.Remove(path + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -174,7 +166,7 @@ func (a fileVerbs) restoreFiles(dir string, m backup.Manifest, path string) erro
 	if err := copyFile(filepath.Join(dir, m.Store.Name), path); err != nil {
 		return fmt.Errorf("the recorder's store: %w", err)
 	}
-	return errors.Join(syncPath(a.server.DataDir), syncPath(filepath.Dir(path)))
+	return errors.Join(durable.Sync(a.server.DataDir), durable.Sync(filepath.Dir(path)))
 }
 
 // copyFile makes a file that is whole or isn't there.

@@ -31,6 +31,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"code.wake.dev/wake/internal/durable"
 	"code.wake.dev/wake/internal/keys"
 	"code.wake.dev/wake/internal/topology"
 	"code.wake.dev/wake/pkg/subjects"
@@ -192,7 +193,13 @@ func emptyDir(dir string) error {
 func takeStore(ctx context.Context, dir string, store CopyStore, progress Progress) (*Store, error) {
 	const name = "recorder.db"
 	path := filepath.Join(dir, name)
+	if err := durable.Write(path, nil, 0o600); err != nil { // SQLite would let others read it
+		return nil, err
+	}
 	pos, err := store(ctx, path)
+	if err == nil {
+		err = durable.Sync(path)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -255,7 +262,7 @@ func writeManifest(dir string, m Manifest) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, manifestFile), append(text, '\n'), 0o600)
+	return durable.Write(filepath.Join(dir, manifestFile), append(text, '\n'), 0o600)
 }
 
 // measureFile returns what is to be known of a file that is complete.

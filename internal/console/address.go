@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"code.wake.dev/wake/internal/durable"
 )
 
 // The ports that are tried if none is asked for. Beyond them, any.
@@ -46,18 +48,9 @@ func (s *Console) writeAddress() error {
 	if s.c.File == "" {
 		return nil
 	}
-	next := s.c.File + ".next"
-	if err := os.MkdirAll(filepath.Dir(next), 0o700); err != nil {
-		return fmt.Errorf("console: %w", err)
-	}
-	_ = os.Remove(next) // of a process that was killed; it may be a link to elsewhere
-	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return fmt.Errorf("console: %w", err)
-	}
-	_, err = f.WriteString(s.URL() + "\n")
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(next, s.c.File)
+	err := os.MkdirAll(filepath.Dir(s.c.File), 0o700)
+	if err == nil {
+		err = durable.Write(s.c.File, []byte(s.URL()+"\n"), 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("console: keep the address: %w", err)

@@ -10,13 +10,13 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 
+	"code.wake.dev/wake/internal/durable"
 	"code.wake.dev/wake/internal/session"
 )
 
@@ -98,17 +98,7 @@ func (a Address) Write(file string) error {
 	if there, err := ReadAddress(file); err == nil && there == a {
 		return nil
 	}
-	next := file + ".next"
-	_ = os.Remove(next) // of a process that was killed; it may be a link to elsewhere
-	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return fmt.Errorf("report: %w", err)
-	}
-	_, err = f.WriteString(a.URL + "/#key=" + a.Key + "\n")
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(next, file)
-	}
-	if err != nil {
+	if err := durable.Write(file, []byte(a.URL+"/#key="+a.Key+"\n"), 0o600); err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
 	return nil

@@ -13,6 +13,8 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+
+	"code.wake.dev/wake/internal/durable"
 )
 
 // maxID is the length of the longest id of a key.
@@ -113,13 +115,9 @@ func readKeyFile(path string) (string, error) {
 	return string(text), nil
 }
 
-// replaceFile writes a file of keys at once.
+// replaceFile writes a file of keys at once. It is on disk before anything is sealed by a key of it.
 func replaceFile(path, text string) error {
-	part := path + ".part"
-	if err := os.WriteFile(part, []byte(text), 0o600); err != nil {
-		return fmt.Errorf("keys: %w", err)
-	}
-	if err := os.Rename(part, path); err != nil {
+	if err := durable.Write(path, []byte(text), 0o600); err != nil {
 		return fmt.Errorf("keys: %w", err)
 	}
 	return nil

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"code.wake.dev/wake/internal/durable"
 )
 
 // boundName is the file in a data directory that says which log the work in it is of.
@@ -40,7 +42,10 @@ func BindDir(dir, incarnation, prefix string, work ...string) error {
 			}
 		}
 	}
-	return writeWhole(path, bound)
+	if err := durable.Write(path, []byte(bound), 0o600); err != nil {
+		return fmt.Errorf("service: %w", err)
+	}
+	return nil
 }
 
 // hasFiles reports whether there is a file in a folder, or in those in it, that is no lock.
@@ -56,21 +61,4 @@ func hasFiles(folder string) (found bool, err error) {
 		err = nil
 	}
 	return found, err
-}
-
-// writeWhole replaces a file by one that is whole and on disk.
-func writeWhole(path, text string) error {
-	next := path + ".new"
-	f, err := os.OpenFile(next, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return fmt.Errorf("service: %w", err)
-	}
-	_, err = f.WriteString(text)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(next, path)
-	}
-	if err != nil {
-		return fmt.Errorf("service: %w", err)
-	}
-	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"code.wake.dev/wake/internal/access"
+	"code.wake.dev/wake/internal/durable"
 )
 
 // lockName is the file in a data directory that says which process holds it.
@@ -140,12 +141,7 @@ func UserCreds(dataDir string, role access.Role) string {
 
 // WriteURL writes the URL file of a data directory.
 func WriteURL(dataDir, url string) error {
-	path := URLFile(dataDir)
-	next := path + ".new"
-	if err := os.WriteFile(next, []byte(url+"\n"), 0o600); err != nil {
-		return fmt.Errorf("service: write URL file: %w", err)
-	}
-	if err := os.Rename(next, path); err != nil {
+	if err := durable.Write(URLFile(dataDir), []byte(url+"\n"), 0o600); err != nil {
 		return fmt.Errorf("service: write URL file: %w", err)
 	}
 	return nil

@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"code.wake.dev/wake/internal/durable"
 )
 
 // maxFile bounds the settings that are read.
@@ -60,17 +62,5 @@ func Save(name string, before, after []byte) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	next, err := os.CreateTemp(dir, ".settings-*")
-	if err != nil {
-		return err
-	}
-	_, err = next.Write(after)
-	err = errors.Join(err, next.Chmod(mode), next.Sync(), next.Close())
-	if err == nil {
-		err = os.Rename(next.Name(), name)
-	}
-	if err != nil {
-		_ = os.Remove(next.Name()) // what it was for has failed
-	}
-	return err
+	return durable.Write(name, after, mode)
 }

@@ -19,6 +19,7 @@ import (
 	"slices"
 	"sync"
 
+	"code.wake.dev/wake/internal/durable"
 	"code.wake.dev/wake/internal/eventlog"
 )
 
@@ -187,10 +188,7 @@ func (t *Trial) setAside(pos uint64) error {
 	positions := append(slices.Clone(t.aside), pos)
 	b, err := json.Marshal(asides{t.incarnation, positions})
 	if err == nil {
-		err = os.WriteFile(t.list+".new", b, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(t.list+".new", t.list)
+		err = durable.Write(t.list, b, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("trial: %w", err)
