@@ -1,7 +1,6 @@
 package workspace
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/binary"
 	"slices"
@@ -16,6 +15,13 @@ const (
 	wakeIgnore = ".wakeignore"
 )
 
+// Bounds of rules: agents write them, and each is held against each file.
+const (
+	maxRulesFile = 1 << 20
+	maxRules     = 20_000   // that hold in one folder
+	maxRule      = 16 << 10 // bytes of one; a longer one can't name a path that a system has
+)
+
 // rules say what is left out of a folder and of those below it.
 type rules struct{ list []gitignore.Pattern }
 
@@ -23,9 +29,9 @@ type rules struct{ list []gitignore.Pattern }
 func (r rules) withFiles(path []string, files ...[]byte) rules {
 	list := slices.Clip(r.list)
 	for _, text := range files {
-		for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
-			line := strings.TrimSuffix(lines.Text(), "\r")
-			if strings.TrimSpace(line) != "" && !strings.HasPrefix(line, "#") {
+		for line := range strings.Lines(string(text)) {
+			line = strings.TrimSuffix(strings.TrimSuffix(line, "\n"), "\r")
+			if strings.TrimSpace(line) != "" && !strings.HasPrefix(line, "#") && len(line) <= maxRule {
 				list = append(list, gitignore.ParsePattern(line, slices.Clone(path)))
 			}
 		}

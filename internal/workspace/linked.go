@@ -24,7 +24,7 @@ type worktree struct {
 const maxPointer = 16 << 10
 
 // findWorktree returns where the repository of a folder, at a path below root, is if its .git is a file. The agent may have written that file: the repository
-// has to name the folder, too, and all belongs to one owner.
+// has to name the folder, too, the one that it is shared with has it among its worktrees, and all belongs to one owner.
 func findWorktree(root string, dir *os.File, path []string) (worktree, error) {
 	name := cmp.Or(strings.Join(path, "/"), ".")
 	text, _, err := readFile(int(dir.Fd()), gitFolder, maxPointer)
@@ -59,14 +59,25 @@ func findWorktree(root string, dir *os.File, path []string) (worktree, error) {
 	if err != nil {
 		return worktree{}, cmp.Or(refusedBy(err), unsure)
 	}
+	isListed := w.isListed(own, shared)
 	_ = shared.Close() // it was only looked for
 	switch {
+	case !isListed:
+		return worktree{}, unsure
 	case unix.Fstatat(int(own.Fd()), "info/sparse-checkout", &found, 0) == nil:
 		return worktree{}, newRefusal("repository %q is a sparse checkout", name)
 	case unix.Fstatat(int(own.Fd()), "reftable", &found, 0) == nil:
 		return worktree{}, newRefusal("%q is a linked worktree whose references are tables (reftable): a clone of it (git clone) can be kept", name)
 	}
 	return w, nil
+}
+
+// isListed reports whether the repository that a worktree says it shares has it among its worktrees: what an agent has written in its folder
+// may name any other one.
+func (w *worktree) isListed(own, shared *os.File) bool {
+	var there, here unix.Stat_t
+	err := unix.Fstatat(int(shared.Fd()), "worktrees/"+filepath.Base(w.own.path), &there, unix.AT_SYMLINK_NOFOLLOW)
+	return err == nil && unix.Fstat(int(own.Fd()), &here) == nil && there.Dev == here.Dev && there.Ino == here.Ino
 }
 
 // findPointer returns the path of the .git that a repository says is its own: a linked worktree's in a file, a submodule's by its

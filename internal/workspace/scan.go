@@ -103,6 +103,9 @@ func (s *scan) scanFolder(ctx context.Context, dir *os.File, n, before *node, at
 	e := entrance{fd: int(dir.Fd()), at: at}
 	var tasks sync.WaitGroup
 	for i, name := range names {
+		if failed[i] = ctx.Err(); failed[i] != nil {
+			break
+		}
 		for len(old) > 0 && string(old[0].Name) < name {
 			old = old[1:]
 		}
@@ -149,13 +152,18 @@ func (s *scan) enterFolder(dir *os.File, names []string, n, before *node, at sca
 	var texts [][]byte
 	for _, name := range []string{gitIgnore, wakeIgnore} {
 		if _, there := slices.BinarySearch(names, name); there {
-			if text, _, err := readFile(int(dir.Fd()), name, 1<<20); err == nil {
+			text, _, err := readFile(int(dir.Fd()), name, maxRulesFile)
+			if errors.Is(err, errTooLarge) {
+				return at, newRefusal("%q is larger than %d MiB", strings.Join(append(slices.Clip(at.path), name), "/"), maxRulesFile>>20)
+			} else if err == nil {
 				texts = append(texts, text)
 			}
 		}
 	}
 	if len(texts) > 0 {
-		at.rules = at.rules.withFiles(at.path, texts...)
+		if at.rules = at.rules.withFiles(at.path, texts...); len(at.rules.list) > maxRules {
+			return at, newRefusal("%q has more than %d rules of what is left out", cmp.Or(strings.Join(at.path, "/"), "."), maxRules)
+		}
 		n.rules = sha256.Sum256(bytes.Join(texts, []byte{0}))
 	}
 	at.moved = at.moved || before == nil || before.rules != n.rules
@@ -291,8 +299,8 @@ func (s *scan) isLeftOut(path []string, name string, isFolder bool, of stamp, at
 }
 
 func (s *scan) scanLink(dir int, n, known *node, path []string) (*node, error) {
-	target := make([]byte, maxTarget+1)
-	size, err := unix.Readlinkat(dir, string(n.Name), target)
+	var target [maxTarget + 1]byte
+	size, err := unix.Readlinkat(dir, string(n.Name), target[:])
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
 		return nil, nil // it went meanwhile
 	}
@@ -303,9 +311,13 @@ func (s *scan) scanLink(dir int, n, known *node, path []string) (*node, error) {
 		s.leaveOut(path, "leads too far")
 		return nil, nil
 	}
-	n.Type, n.Target = typeLink, target[:size:size]
-	n.change = known == nil || known.Type != typeLink || !bytes.Equal(known.Target, n.Target)
-	return n, s.countEntry(0)
+	n.Type = typeLink
+	if n.change = known == nil || known.Type != typeLink || !bytes.Equal(known.Target, target[:size]); n.change {
+		n.Target = bytes.Clone(target[:size])
+	} else {
+		n.Target = known.Target
+	}
+	return n, s.countLink(n)
 }
 
 // scanBelow fills the node of a folder; it returns nil if that is left out.

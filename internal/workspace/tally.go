@@ -15,8 +15,9 @@ type scanTally struct {
 	limits Limits
 	before []LeftOut // by the last scan
 
-	files atomic.Int64
-	bytes atomic.Int64
+	files   atomic.Int64
+	bytes   atomic.Int64
+	targets atomic.Int64 // bytes of what links lead to
 	mu    sync.Mutex
 	left  []LeftOut
 }
@@ -59,6 +60,16 @@ func (t *scanTally) countEntry(size int64) error {
 	return nil
 }
 
+// maxTargets bounds what the links of a folder lead to, in bytes: a runner holds it for as long as it has the folder.
+const maxTargets = 64 << 20
+
+func (t *scanTally) countLink(n *node) error {
+	if t.targets.Add(int64(len(n.Target))) > maxTargets {
+		return newRefusal("what its links lead to takes more than %d MiB", maxTargets>>20)
+	}
+	return t.countEntry(0)
+}
+
 // uncountEntry takes back what was counted of a file that isn't kept.
 func (t *scanTally) uncountEntry(n *node) {
 	t.files.Add(-1)
@@ -66,8 +77,11 @@ func (t *scanTally) uncountEntry(n *node) {
 }
 
 func (t *scanTally) countAll(n *node) error {
-	if n.Type != typeFolder {
+	switch n.Type {
+	case typeFile:
 		return t.countEntry(n.Size)
+	case typeLink:
+		return t.countLink(n)
 	}
 	for _, child := range n.below {
 		if err := t.countAll(child); err != nil {
