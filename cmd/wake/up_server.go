@@ -311,10 +311,12 @@ func (l *serverLogger) Tracef(format string, args ...any) { l.logText(slog.Level
 
 func (l *serverLogger) Warnf(format string, args ...any) { l.logText(slog.LevelWarn, format, args) }
 
-// Errorf is also how the server says that its disk is full.
+// Errorf is also how the server says that its disk is full: by the system's error. The text may be what anybody has sent to its port.
 func (l *serverLogger) Errorf(format string, args ...any) {
-	if text := fmt.Sprintf(format, args...); strings.Contains(text, syscall.ENOSPC.Error()) || strings.Contains(text, syscall.EDQUOT.Error()) {
-		l.full.Store(true)
+	for _, arg := range args {
+		if err, is := arg.(error); is && (errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)) {
+			l.full.Store(true)
+		}
 	}
 	l.logText(slog.LevelError, format, args)
 }

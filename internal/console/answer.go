@@ -85,8 +85,8 @@ func (s *Console) readAnswer(r *http.Request) (l *link, asked wire.Approval, err
 		case *wire.InputRequested:
 			id = p.PromptID
 		}
-		for _, a := range ask.Pending(state) {
-			if id != "" && a.CallID == id && a.Since == e.Event.Timestamp && isAsked(state, a) {
+		for _, a := range ask.Pending(state) { // another node may ask by the same id
+			if id != "" && a.CallID == id && a.NodeID == e.NodeID && a.Since == e.Event.Timestamp && isAsked(state, a) {
 				return l, a, nil
 			}
 		}
@@ -157,9 +157,9 @@ func (s *Console) answerOf(r *http.Request, asked wire.Approval) (c wire.Command
 		return c, &wire.APIError{Code: wire.CodeBadRequest, Message: "that answers something else"}
 	}
 	if c.Type == "reply" {
-		return wire.Command{Type: c.Type, Note: c.Note, Content: c.Content, PromptID: asked.CallID}, nil
+		return wire.Command{Type: c.Type, NodeID: asked.NodeID, Note: c.Note, Content: c.Content, PromptID: asked.CallID}, nil
 	}
-	return wire.Command{Type: c.Type, Note: c.Note, Content: c.Content, CallID: asked.CallID}, nil
+	return wire.Command{Type: c.Type, NodeID: asked.NodeID, Note: c.Note, Content: c.Content, CallID: asked.CallID}, nil
 }
 
 // showNoAnswer says why a link answers nothing: to people as a page, to programs as JSON.

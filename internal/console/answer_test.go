@@ -184,7 +184,7 @@ func TestAnswerLink(t *testing.T) {
 		if bad := strings.HasPrefix(body, "type=abort") || strings.HasPrefix(body, "type=reply"); bad != (status == http.StatusConflict) || bad && n > 0 {
 			t.Errorf("%s: %d %s", body, status, text)
 		}
-		if n > 0 && (c.RunID != "r" || c.CallID != "c1" || c.By != "link" || c.NodeID != "") {
+		if n > 0 && (c.RunID != "r" || c.CallID != "c1" || c.By != "link" || c.NodeID != "coder") {
 			t.Errorf("%s: %+v", body, c)
 		}
 	}
