@@ -2,9 +2,12 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -154,5 +157,32 @@ func TestServerThatCannotStore(t *testing.T) {
 	_, err := startServer(t.Context(), embeddedConfig{Dir: dir, Listen: "127.0.0.1"}, slog.New(slog.DiscardHandler))
 	if err == nil || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "not a directory") {
 		t.Errorf("error %v, want one that says why, and where", err)
+	}
+}
+
+// What a client without a token sends isn't taken for the server's word that its disk is full: the server doesn't start anew for it.
+func TestServerStaysForWhatClientsSay(t *testing.T) {
+	e := start(t, embeddedConfig{Dir: filepath.Join(t.TempDir(), "nats"), Listen: "127.0.0.1"})
+	u, err := url.Parse(e.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := net.Dial("tcp", u.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	if _, err := c.Write([]byte("Cno space left on device........\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, c); err != nil { // the server ends the connection when it has logged that
+		t.Log(err)
+	}
+	if e.logger.full.Load() {
+		t.Error("the server is said to have a full disk")
+	}
+	e.logger.Errorf("a stream can't be written: %v", fmt.Errorf("store: %w", &fs.PathError{Op: "write", Path: "1.blk", Err: syscall.ENOSPC}))
+	if !e.logger.full.Load() {
+		t.Error("a full disk isn't noticed")
 	}
 }
