@@ -311,14 +311,31 @@ func (l *serverLogger) Tracef(format string, args ...any) { l.logText(slog.Level
 
 func (l *serverLogger) Warnf(format string, args ...any) { l.logText(slog.LevelWarn, format, args) }
 
-// Errorf is also how the server says that its disk is full: by the system's error. The text may be what anybody has sent to its port.
+// Errorf is also how the server says that its disk is full.
 func (l *serverLogger) Errorf(format string, args ...any) {
-	for _, arg := range args {
-		if err, is := arg.(error); is && (errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)) {
-			l.full.Store(true)
-		}
+	if isDiskFull(format, args) {
+		l.full.Store(true)
 	}
 	l.logText(slog.LevelError, format, args)
+}
+
+// isDiskFull reports whether the server says that its disk is full: by the system's error, or by the text that JetStream makes of it for a
+// line that it says rarely. Other texts have what anybody may have sent to the server's port.
+func isDiskFull(format string, args []any) bool {
+	for _, arg := range args {
+		switch v := arg.(type) {
+		case error:
+			if errors.Is(v, syscall.ENOSPC) || errors.Is(v, syscall.EDQUOT) {
+				return true
+			}
+		case string:
+			rare := format == "%s" && strings.HasPrefix(v, "JetStream failed to store a msg on stream ")
+			if rare && (strings.HasSuffix(v, syscall.ENOSPC.Error()) || strings.HasSuffix(v, syscall.EDQUOT.Error())) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // Fatalf keeps the reason; unlike a server's own, it doesn't end the process.

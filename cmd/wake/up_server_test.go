@@ -181,8 +181,14 @@ func TestServerStaysForWhatClientsSay(t *testing.T) {
 	if e.logger.full.Load() {
 		t.Error("the server is said to have a full disk")
 	}
-	e.logger.Errorf("a stream can't be written: %v", fmt.Errorf("store: %w", &fs.PathError{Op: "write", Path: "1.blk", Err: syscall.ENOSPC}))
-	if !e.logger.full.Load() {
-		t.Error("a full disk isn't noticed")
+	full := &fs.PathError{Op: "write", Path: "1.blk", Err: syscall.ENOSPC}
+	for format, arg := range map[string]any{ // as the server's Errorf, and its RateLimitErrorf, which passes a text on
+		"JetStream stream critical write error: %v": fmt.Errorf("store: %w", full),
+		"%s": fmt.Sprintf("JetStream failed to store a msg on stream '$G > S': %v", full),
+	} {
+		e.logger.full.Store(false)
+		if e.logger.Errorf(format, arg); !e.logger.full.Load() {
+			t.Errorf("%v: a full disk isn't noticed", arg)
+		}
 	}
 }
