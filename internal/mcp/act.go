@@ -139,6 +139,12 @@ func (p Pipeline) decideCall(ctx context.Context, in decisionInput, kind, done s
 	if err != nil {
 		return "", order{}, err
 	}
+	if kind == "approve" && asked.Kind == wire.ApprovalCall && !canBeTold(asked) {
+		return "", order{}, &wire.APIError{
+			Code: wire.CodeCommandRejected, Message: "the call is longer than approvals can tell: nobody should allow what he hasn't seen",
+			Hint: "deny it, or have a person decide with `wake approvals`, `wake attach` or the console",
+		}
+	}
 	c := wire.Command{Type: kind, NodeID: asked.NodeID, CallID: asked.CallID, Note: in.Note}
 	return p.giveCommand(ctx, asked.RunID, c, done+" "+cleanLine(asked.CallID)+" of")
 }

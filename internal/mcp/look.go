@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
@@ -16,6 +17,7 @@ const (
 	maxLine  = 300
 	maxBlock = 1000 // of a line of a log, which may have several
 	maxList  = 100
+	maxCall  = 1500 // of a call that waits; no longer one is approved here
 )
 
 // cleanLine makes what others wrote one safe line.
@@ -187,31 +189,45 @@ func (p Pipeline) listWaiting(ctx context.Context, s wire.StatusResponse) string
 		return "" // what is known is worth telling
 	}
 	var b strings.Builder
+	room := callRoom(len(waits.Approvals))
 	for i, a := range waits.Approvals {
 		if i == maxList {
 			fmt.Fprintf(&b, "… %d more\n", len(waits.Approvals)-i)
 			break
 		}
-		b.WriteString("waits: " + approvalLine(a) + "\n")
+		b.WriteString("waits: " + approvalLine(a, room) + "\n")
 	}
 	return b.String()
 }
 
 // approvalLine says in a line what waits, and by which id it is answered.
-func approvalLine(a wire.Approval) string {
+func approvalLine(a wire.Approval, room int) string {
 	kind := string(a.Kind)
 	if a.Priority != "" {
 		kind = string(a.Priority)
 	}
-	return fmt.Sprintf("%s %s of %s: %s", kind, cleanLine(a.CallID), cleanLine(a.NodeID), approvalText(a))
+	return fmt.Sprintf("%s %s of %s: %s", kind, cleanLine(a.CallID), cleanLine(a.NodeID), approvalText(a, room))
 }
 
-// approvalText is the question, or the call that waits for permission.
-func approvalText(a wire.Approval) string {
+// approvalText is the question, or the call that waits for permission, within room; what is cut says so.
+func approvalText(a wire.Approval, room int) string {
 	if a.Text != "" && a.Kind != wire.ApprovalCall {
 		return cleanLine(a.Text)
 	}
-	return strings.TrimSpace(cleanLine(a.ToolName) + " " + cleanLine(timeline.WholeInput(a.ToolName, a.ToolInput)))
+	input := timeline.WholeInput(a.ToolName, a.ToolInput)
+	text := timeline.Line(input, room)
+	if utf8.RuneCountInString(text) == room {
+		text += fmt.Sprintf(" (cut: it has %d bytes; ask for its run, or see `wake approvals`)", len(input))
+	}
+	return strings.TrimSpace(cleanLine(a.ToolName) + " " + text)
+}
+
+// callRoom is how many characters of a call are told where some wait.
+func callRoom(waiting int) int { return max(maxLine, min(maxCall, 3000/max(1, waiting))) }
+
+// canBeTold reports whether all that a call is given can be told here.
+func canBeTold(a wire.Approval) bool {
+	return utf8.RuneCountInString(timeline.Line(timeline.WholeInput(a.ToolName, a.ToolInput), maxCall)) < maxCall
 }
 
 type approvalsInput struct {
@@ -254,11 +270,12 @@ func (p Pipeline) listApprovals(ctx context.Context, in approvalsInput) (_ strin
 	limit := min(atMost(in.Limit, 20), len(waits.Approvals))
 	answer = approvalsAnswer{Approvals: []approvalAnswer{}, More: len(waits.Approvals) - limit + waits.Omitted, Paused: []pausedAnswer{}}
 	var b strings.Builder
+	room := callRoom(limit)
 	for _, a := range waits.Approvals[:limit] {
 		answer.Approvals = append(answer.Approvals, approvalAnswer{
-			Run: cleanLine(a.RunID), Node: cleanLine(a.NodeID), Kind: string(a.Kind), ID: cleanLine(a.CallID), Text: approvalText(a), Since: a.Since,
+			Run: cleanLine(a.RunID), Node: cleanLine(a.NodeID), Kind: string(a.Kind), ID: cleanLine(a.CallID), Text: approvalText(a, room), Since: a.Since,
 		})
-		fmt.Fprintf(&b, "%s since %s: %s\n", cleanLine(a.RunID), clockTime(a.Since), approvalLine(a))
+		fmt.Fprintf(&b, "%s since %s: %s\n", cleanLine(a.RunID), clockTime(a.Since), approvalLine(a, room))
 	}
 	if answer.More > 0 {
 		fmt.Fprintf(&b, "… %d more: narrow it by run\n", answer.More)
