@@ -171,11 +171,12 @@ func (w workspace) grepFiles(ctx context.Context, _ string, in grepInput) (resul
 		if err != nil || bytes.IndexByte(content[:min(len(content), 8000)], 0) >= 0 {
 			return nil //nolint:nilerr // what can't be read, or is no text, has no lines
 		}
-		for i, line := range bytes.Split(bytes.TrimSuffix(content, []byte("\n")), []byte("\n")) {
-			if !match.Match(line) {
+		number := 0
+		for line := range bytes.SplitSeq(bytes.TrimSuffix(content, []byte("\n")), []byte("\n")) {
+			if number++; !match.Match(line) {
 				continue
 			}
-			found = append(found, fmt.Sprintf("%s:%d:%s", path, i+1, runeCut(string(line[:min(len(line), maxWidth)]), false)))
+			found = append(found, fmt.Sprintf("%s:%d:%s", path, number, runeCut(string(line[:min(len(line), maxWidth)]), false)))
 			if len(found) == maxFound {
 				return errEnough
 			}

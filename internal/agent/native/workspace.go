@@ -46,21 +46,27 @@ func (w workspace) readFile(_ context.Context, _ string, in readInput) (result, 
 	if content == "" {
 		return textResult("The file is empty."), nil
 	}
-	lines := strings.Split(strings.TrimSuffix(content, "\n"), "\n")
-	first := max(in.Offset, 1)
-	if first > len(lines) {
-		return result{}, fmt.Errorf("the file has only %d lines", len(lines))
+	content = strings.TrimSuffix(content, "\n")
+	lines, first := strings.Count(content, "\n")+1, max(in.Offset, 1)
+	if first > lines {
+		return result{}, fmt.Errorf("the file has only %d lines", lines)
 	}
 	if in.Limit <= 0 {
 		in.Limit = readLines
 	}
-	last := min(len(lines), first-1+min(in.Limit, len(lines)))
+	last := min(lines, first-1+min(in.Limit, lines))
 	var b strings.Builder
-	for i := first; i <= last; i++ {
-		fmt.Fprintf(&b, "%d\t%s\n", i, lines[i-1])
+	number := 0
+	for line := range strings.SplitSeq(content, "\n") {
+		if number++; number > last {
+			break
+		}
+		if number >= first {
+			fmt.Fprintf(&b, "%d\t%s\n", number, line)
+		}
 	}
-	if last < len(lines) {
-		fmt.Fprintf(&b, "[%d more lines: go on with offset %d]\n", len(lines)-last, last+1)
+	if last < lines {
+		fmt.Fprintf(&b, "[%d more lines: go on with offset %d]\n", lines-last, last+1)
 	}
 	return textResult(b.String()), nil
 }
