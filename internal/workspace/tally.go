@@ -61,7 +61,7 @@ func (t *scanTally) countEntry(size int64) error {
 }
 
 // maxTargets bounds what the links of a folder lead to, in bytes: a runner holds it for as long as it has the folder.
-const maxTargets = 64 << 20
+const maxTargets = 32 << 20
 
 func (t *scanTally) countLink(n *node) error {
 	if t.targets.Add(int64(len(n.Target))) > maxTargets {
