@@ -18,8 +18,8 @@ type scanTally struct {
 	files   atomic.Int64
 	bytes   atomic.Int64
 	targets atomic.Int64 // bytes of what links lead to
-	mu    sync.Mutex
-	left  []LeftOut
+	mu      sync.Mutex
+	left    []LeftOut
 }
 
 // maxLeftOut bounds what is listed.
