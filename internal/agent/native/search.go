@@ -169,7 +169,7 @@ func (w workspace) grepFiles(ctx context.Context, _ string, in grepInput) (resul
 			large = append(large, path)
 		}
 		if err != nil || bytes.IndexByte(content[:min(len(content), 8000)], 0) >= 0 {
-			return nil //nolint:nilerr // what can't be read, or is no text, has no lines
+			return nil // what can't be read, or is no text, has no lines
 		}
 		number := 0
 		for line := range bytes.SplitSeq(bytes.TrimSuffix(content, []byte("\n")), []byte("\n")) {
