@@ -97,11 +97,12 @@ func (a runVerbs) adoptRun(ctx context.Context, ref string, o adoptOptions) erro
 		return err
 	}
 	if r.Overrides, err = s.overridesOf(ctx, r.RunID, found.listSettings(o)); err != nil {
-		return errors.Join(err, own.remove(ctx))
+		return errors.Join(err, own.removeTree(ctx))
 	}
 	fork, err := s.Fork(ctx, r)
-	if _, refused := errors.AsType[*wire.APIError](err); refused && !wire.HasCode(err, wire.CodeTimeout) { // else the run may begin
-		return errors.Join(err, own.remove(ctx))
+	unsure := wire.HasCode(err, wire.CodeTimeout, wire.CodeUnreachable, wire.CodeInternal) // the run may begin
+	if _, refused := errors.AsType[*wire.APIError](err); refused && !unsure {
+		return errors.Join(err, own.removeTree(ctx))
 	}
 	switch {
 	case err != nil:
@@ -192,15 +193,15 @@ func (a *app) findSession(state *wire.State, config string) (found foundSession,
 // maxSessionLine bounds a line that is read to know what a session is about.
 const maxSessionLine = 64 << 20
 
-// worktree is one that was made for a run; the zero value is none.
+// worktree is that of a session's repository which `wake adopt` has made for the new run; the zero value is none.
 type worktree struct {
 	root   string // of the repository
 	path   string
 	folder string // in it, to work in
 }
 
-// remove removes the worktree of a run that doesn't begin.
-func (w worktree) remove(ctx context.Context) error {
+// removeTree removes the worktree of a run that doesn't begin.
+func (w worktree) removeTree(ctx context.Context) error {
 	if w.path == "" {
 		return nil
 	}
@@ -247,7 +248,7 @@ func (a *app) makeWorktree(ctx context.Context, dir, id string) (worktree, error
 		return worktree{}, err
 	}
 	if err := w.copyChanges(ctx); err != nil {
-		return worktree{}, errors.Join(err, w.remove(ctx))
+		return worktree{}, errors.Join(err, w.removeTree(ctx))
 	}
 	return w, nil
 }

@@ -51,23 +51,7 @@ func TestLinkOfNode(t *testing.T) {
 		}
 	}
 	w.ask(http.MethodPost, links["reviewer"], "type=approve", page)
-	m, err := w.log.JetStream().Stream(t.Context(), w.log.Names().CommandsStream())
-	if err != nil {
-		t.Fatal(err)
-	}
-	info, err := m.Info(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	stored, err := m.GetMsg(t.Context(), info.State.LastSeq)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var c wire.Command
-	if err := wire.Unmarshal(stored.Data, &c); err != nil {
-		t.Fatal(err)
-	}
-	if c.NodeID != "reviewer" {
+	if _, c := w.commands(); c.NodeID != "reviewer" {
 		t.Errorf("the command of the reviewer's link names node %q: %+v", c.NodeID, c)
 	}
 }

@@ -17,6 +17,29 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
+// commands returns how many commands were given, and the last one.
+func (w *world) commands() (n int, last wire.Command) {
+	w.t.Helper()
+	given, err := w.log.JetStream().Stream(w.t.Context(), w.log.Names().CommandsStream())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	info, err := given.Info(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if info.State.LastSeq > 0 {
+		stored, err := given.GetMsg(w.t.Context(), info.State.LastSeq)
+		if err == nil {
+			err = wire.Unmarshal(stored.Data, &last)
+		}
+		if err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	return int(info.State.LastSeq), last // a few
+}
+
 // asks appends a request for permission and returns the alert that tells of it.
 func (w *world) asks(run string, agent *eventlog.Writer, call string, at time.Time) *wire.Alert {
 	w.t.Helper()
@@ -141,33 +164,12 @@ func TestAnswerLink(t *testing.T) {
 	}
 	drop := func(r *http.Request) { r.Header.Del("Authorization") }
 	page := func(r *http.Request) { drop(r); r.Header.Set("Accept", "text/html"); r.Host = "wake.example" }
-	commands := func() (n int, last wire.Command) {
-		t.Helper()
-		m, err := w.log.JetStream().Stream(t.Context(), w.log.Names().CommandsStream())
-		if err != nil {
-			t.Fatal(err)
-		}
-		info, err := m.Info(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if info.State.LastSeq > 0 {
-			stored, err := m.GetMsg(t.Context(), info.State.LastSeq)
-			if err == nil {
-				err = wire.Unmarshal(stored.Data, &last)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		return int(info.State.LastSeq), last // a few
-	}
 	good := pathOf(alert)
 	w.get("/", "make deploy of r")
 	if status, text := w.ask(http.MethodGet, good, "", page); status != http.StatusOK || !strings.Contains(text, "make deploy of r") || !strings.Contains(text, `action="answer/`+path.Base(good)) {
 		t.Fatalf("%d %s", status, text)
 	}
-	if n, _ := commands(); n != 0 {
+	if n, _ := w.commands(); n != 0 {
 		t.Fatal("to look at it is an answer")
 	}
 	for i := len("/answer/"); i < len(good); i++ { // any change of the link makes it another one
@@ -180,7 +182,7 @@ func TestAnswerLink(t *testing.T) {
 	// What it may say is an answer to its question.
 	for _, body := range []string{"type=abort", "type=reply&message=x", "type=approve&call=&run=other", "type=deny&call=c9&node=x&note=no"} {
 		status, text := w.ask(http.MethodPost, good, body, drop)
-		n, c := commands()
+		n, c := w.commands()
 		if bad := strings.HasPrefix(body, "type=abort") || strings.HasPrefix(body, "type=reply"); bad != (status == http.StatusConflict) || bad && n > 0 {
 			t.Errorf("%s: %d %s", body, status, text)
 		}
@@ -188,7 +190,7 @@ func TestAnswerLink(t *testing.T) {
 			t.Errorf("%s: %+v", body, c)
 		}
 	}
-	if n, c := commands(); n != 2 || c.Type != "deny" || c.Note != "no" {
+	if n, c := w.commands(); n != 2 || c.Type != "deny" || c.Note != "no" {
 		t.Errorf("%d commands, the last %+v", n, c)
 	}
 	// A page of others can't use it in a browser.
@@ -233,11 +235,11 @@ func TestAnswerLink(t *testing.T) {
 	logtest.Append(t, agent, &wire.Event{ExecID: "coder#1", CallID: "c1", Payload: &wire.AgentTool{ToolName: "Bash", ToolInput: wire.Null, ToolOutput: wire.RawString("deployed")}})
 	again := w.asks("r", agent, "c1", time.Now())
 	w.get("/parts/inbox?run=r", "make deploy of r")
-	before, _ := commands()
+	before, _ := w.commands()
 	if status := gone(good); status != http.StatusGone {
 		t.Errorf("asked again, the old link is answered by %d", status)
 	}
-	if n, _ := commands(); n != before {
+	if n, _ := w.commands(); n != before {
 		t.Error("the old link has answered")
 	}
 	if status, text := w.ask(http.MethodPost, pathOf(again), "type=approve", page); status != http.StatusOK || !strings.Contains(text, "Answered") {

@@ -1,32 +1,18 @@
 package deliver_test
 
 import (
-	"bytes"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"code.wake.dev/wake/internal/deliver"
+	"code.wake.dev/wake/internal/logtest"
+	"code.wake.dev/wake/pkg/wire"
 )
-
-// lockedText is written and read at once.
-type lockedText struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (o *lockedText) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(b)
-}
-
-func (o *lockedText) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
-}
 
 // A chat service that takes a connection and never answers holds up no other sink, not when rules are changed either.
 func TestChatHangs(t *testing.T) {
@@ -40,31 +26,36 @@ func TestChatHangs(t *testing.T) {
 	src := `
 sinks:
   dead: {type: chat, url: "generic://` + strings.TrimPrefix(server.URL, "http://") + `/hook?disabletls=yes", timeout: 1s, attempts: 1}
-  here: {type: terminal}
+  before: {type: terminal}
 rules:
-  - sinks: [dead, here]
+  - sinks: [dead, before]
 `
-	out := &lockedText{}
-	d, stop, _ := w.run(rules(t, src), out)
-	once := sync.OnceFunc(func() { close(release); stop(); server.Close() })
-	defer once()
-	<-time.After(2 * time.Second)
-	w.raise(1)
-	select {
-	case <-asked:
-	case <-time.After(10 * time.Second):
-		t.Fatal("the chat service isn't asked")
-	}
-	<-time.After(3 * time.Second)
-	if !strings.Contains(out.String(), "❌ 1") {
-		t.Fatalf("before: %q", out.String())
-	}
-	d.Replace(rules(t, strings.Replace(src, "attempts: 1", "attempts: 2", 1)))
-	<-time.After(2 * time.Second)
-	w.raise(1)
-	for begun := time.Now(); !strings.Contains(out.String(), "❌ 2"); <-time.After(100 * time.Millisecond) {
-		if time.Since(begun) > 60*time.Second {
-			t.Fatalf("no sink gets anything a minute after the rules were changed: %q", out.String())
+	var out logtest.Output
+	d, stop, _ := w.run(rules(t, src), &out)
+	defer sync.OnceFunc(func() { close(release); stop(); server.Close() })()
+	await := func(what string, there func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(30 * time.Second); !there(); <-time.After(10 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: %q", what, out.String())
+			}
 		}
 	}
+	begun := func(sink string) func() bool {
+		return func() bool {
+			all, err := deliver.StoredStatuses(t.Context(), w.log)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return slices.ContainsFunc(all, func(s wire.SinkStatus) bool { return s.Sink == sink })
+		}
+	}
+	await("the sinks don't begin", func() bool { return begun("dead")() && begun("before")() })
+	w.raise(1)
+	<-asked
+	await("the other sink gets nothing", func() bool { return strings.Contains(out.String(), "❌ 1") })
+	d.Replace(rules(t, strings.ReplaceAll(src, "before", "behind")))
+	await("no sink begins by the new rules", begun("behind"))
+	w.raise(1)
+	await("no sink gets anything by the new rules", func() bool { return strings.Contains(out.String(), "❌ 2") })
 }

@@ -215,9 +215,11 @@ func approvalText(a wire.Approval, room int) string {
 		return cleanLine(a.Text)
 	}
 	input := timeline.WholeInput(a.ToolName, a.ToolInput)
-	text := timeline.Line(input, room)
-	if utf8.RuneCountInString(text) == room {
-		text += fmt.Sprintf(" (cut: it has %d bytes; ask for its run, or see `wake approvals`)", len(input))
+	text := strings.ReplaceAll(input, "\n", " ⏎ ") // behind a comment, what a line hides is another command
+	if utf8.RuneCountInString(input) > room {
+		text = timeline.Line(text, room) + fmt.Sprintf(" (cut: it has %d bytes; ask for its run, or see `wake approvals`)", len(input))
+	} else {
+		text = timeline.Line(text, 3*room)
 	}
 	return strings.TrimSpace(cleanLine(a.ToolName) + " " + text)
 }
@@ -225,9 +227,9 @@ func approvalText(a wire.Approval, room int) string {
 // callRoom is how many characters of a call are told where some wait.
 func callRoom(waiting int) int { return max(maxLine, min(maxCall, 3000/max(1, waiting))) }
 
-// canBeTold reports whether all that a call is given can be told here.
+// canBeTold reports whether approvals can tell all that a call is given, blanks included: behind many of them anything may stand.
 func canBeTold(a wire.Approval) bool {
-	return utf8.RuneCountInString(timeline.Line(timeline.WholeInput(a.ToolName, a.ToolInput), maxCall)) < maxCall
+	return utf8.RuneCountInString(timeline.WholeInput(a.ToolName, a.ToolInput)) <= maxCall
 }
 
 type approvalsInput struct {

@@ -180,7 +180,8 @@ func TestScheduleOfClockAhead(t *testing.T) {
 	})
 }
 
-// A schedule whose run can't be looked up, as where the key of its state is lost, waits until it can be, and the others begin at their time.
+// The runner can't look up the run of one schedule, as where the key of its state is lost: that schedule waits until the runner can, and
+// all other schedules begin their runs in time.
 func TestScheduleBesideFailingOne(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)

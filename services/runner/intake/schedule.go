@@ -43,7 +43,7 @@ func (in *Intake) fireSchedules(ctx context.Context) error {
 	return errors.Join(err, lost)
 }
 
-// scheduled is a schedule, and when the runner looks at it again.
+// scheduled is a schedule of the installation, and when this runner looks at it again.
 type scheduled struct {
 	schedule.Entry
 	next time.Time
@@ -94,7 +94,7 @@ func (in *Intake) keepSchedules(ctx context.Context, store *schedule.Store, chan
 // maxSleep bounds how long clocks of machines that slept, or were set, go unnoticed.
 const maxSleep = time.Minute
 
-// retryPause is when a schedule is looked at again whose run couldn't be asked for.
+// retryPause is how long the runner leaves a schedule alone whose run it could not ask for.
 const retryPause = 10 * time.Second
 
 // lookAt asks for what is due of a schedule. One for which that fails doesn't keep the others from their time.
