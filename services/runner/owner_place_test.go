@@ -35,6 +35,47 @@ func TestFolderIsShared(t *testing.T) {
 	})
 }
 
+// A run that only waits for a slot when its runner and all folders there are gone begins in a folder of another runner; not so if its
+// folder was named.
+func TestUnusedFolderLost(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		top := t.TempDir()
+		first, second := filepath.Join(top, "a", "workspaces"), filepath.Join(top, "b", "workspaces")
+		on := func(dir string) func(*runner.Config) {
+			return func(c *runner.Config) { c.Workspaces, c.MaxAgents, c.WorkspaceGrace = dir, 1, 3*time.Second }
+		}
+		r1 := b.process("r1", gated(nil), on(first))
+		b.submit("busy", one)
+		b.until("busy", wire.TypeAgentStart)
+		b.submit("waits", one)
+		b.submit("named", one, func(r *wire.RunRequest) { r.Workspace = filepath.Join(top, "named") })
+		b.until("waits", wire.TypeNodeScheduled)
+		b.until("named", wire.TypeNodeScheduled)
+		r1.kill()
+		for _, dir := range []string{first, filepath.Join(top, "named")} {
+			if err := os.RemoveAll(dir); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p := &scripted{say: echo}
+		b.process("r2", p, on(second))
+		state, entries := b.ended("waits")
+		if dir := filepath.Join(second, "waits"); state.Result != wire.FlowStatusComplete || state.Workspace != dir || count(entries, wire.TypeFlowPaused) != 0 {
+			t.Errorf("the run that waited ended as %s in %s, want complete in %s:\n%s", state.Result, state.Workspace, dir, story(entries))
+		}
+		for _, id := range []string{"busy", "named"} {
+			entries := b.until(id, wire.TypeFlowPaused)
+			if p := entries[len(entries)-1].Event.Payload.(*wire.FlowPaused); p.Reason != wire.PauseWorkspaceLost {
+				t.Errorf("%s paused for %s", id, p.Reason)
+			}
+		}
+		if n := len(p.started()); n != 1 {
+			t.Errorf("%d agents began", n)
+		}
+	})
+}
+
 // A run whose folder is gone with its runner is paused after a while, and goes on
 // by itself when that runner is back.
 func TestWorkspaceLost(t *testing.T) {

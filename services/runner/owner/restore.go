@@ -157,21 +157,23 @@ func (o *owner) restoreFolder(ctx context.Context, id, from string) (string, err
 	return dir, nil
 }
 
-// moveFolder has the run go on in a folder here, as of its last snapshot, when that of another runner is gone. It reports whether
-// it does.
+// moveFolder has the run go on in a folder here, as of its last snapshot, when that of another runner is gone: in an empty one if
+// nothing has worked in it yet. It reports whether it does.
 func (o *owner) moveFolder(ctx context.Context) (bool, error) {
-	if o.cfg.Kept == nil {
-		return false, nil
-	}
 	s, begun := o.view.State(), time.Now()
-	kept, err := history.LastKept(ctx, s, runsBelow, o.cfg.Runs.State)
-	if err != nil || kept == nil || kept.Refused != "" || kept.Position == 0 {
+	kept, err := o.lastFolder(ctx, s)
+	if err != nil || kept == nil {
 		return false, err
 	}
 	if !o.lease.Valid() {
 		return false, tenure.ErrLeaseLost
 	}
-	dir, err := o.restoreFolder(ctx, kept.ID, s.Workspace)
+	var dir, message string
+	if kept.Position == 0 {
+		dir, err = o.cfg.newFolders().createFolder(o.runID, "")
+	} else if dir, err = o.restoreFolder(ctx, kept.ID, s.Workspace); err == nil {
+		message = movedMessage(kept, dir)
+	}
 	if ctx.Err() != nil {
 		return false, ctx.Err()
 	}
@@ -186,11 +188,55 @@ func (o *owner) moveFolder(ctx context.Context) (bool, error) {
 	if err := o.putRegistration(ctx, 0); err != nil {
 		return false, err
 	}
-	if err := o.resumeIn(ctx, dir, movedMessage(kept, dir)); err != nil {
+	if err := o.resumeIn(ctx, dir, message); err != nil {
 		return false, err
 	}
 	o.folder.holder, o.folder.gone, o.folder.movesTo, o.folder.movesFrom, o.folder.moved = o.cfg.ID, time.Time{}, "", 0, dir
 	return true, o.putRegistration(ctx, 0)
+}
+
+// lastFolder returns the last snapshot of the run's folder, one without a position if nothing has worked there; nil: the run can't
+// go on without the folder itself.
+func (o *owner) lastFolder(ctx context.Context, s *wire.State) (*wire.FolderSnapshot, error) {
+	if o.isOwnFolder(s) {
+		if unused, err := o.isUnused(ctx, s); unused || err != nil {
+			return &wire.FolderSnapshot{}, err
+		}
+	}
+	if o.cfg.Kept == nil {
+		return nil, nil //nolint:nilnil // nothing was kept
+	}
+	kept, err := history.LastKept(ctx, s, runsBelow, o.cfg.Runs.State)
+	if err != nil || kept == nil || kept.Refused != "" || kept.Position == 0 {
+		return nil, err
+	}
+	return kept, nil
+}
+
+// isOwnFolder reports whether a runner has made the folder of the run, empty: the run is neither a fork nor part of another one, and
+// nobody has named a folder of his own. The log has the folder's path alone.
+func (o *owner) isOwnFolder(s *wire.State) bool {
+	made := filepath.Join(filepath.Base(o.cfg.Workspaces), subjects.Escape(s.RunID))
+	return len(s.Lineage) == 0 && s.ParentRun == "" && strings.HasSuffix(s.Workspace, string(filepath.Separator)+made)
+}
+
+// isUnused reports whether no worker has claimed a node of a run, nor of one that it has begun.
+func (o *owner) isUnused(ctx context.Context, s *wire.State) (bool, error) {
+	for node, n := range s.Nodes {
+		if node != wire.RunNode && n.Runner != "" {
+			return false, nil
+		}
+	}
+	for _, f := range history.FlowsBelow(s) {
+		below, err := o.cfg.Runs.State(ctx, f.ID)
+		if err != nil {
+			return false, err
+		}
+		if unused, err := o.isUnused(ctx, below); !unused || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // movedMessage tells agents where they go on.
