@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 	"time"
@@ -117,12 +118,12 @@ func credsFile(name string) string { return filepath.Join(credsFolder, name+".cr
 func readKeys(dir string, names ...string) (access.Keys, error) {
 	k := access.Keys{Seeds: map[string][]byte{}}
 	if len(names) == 0 {
-		paths, err := filepath.Glob(filepath.Join(dir, seedFile("*")))
+		paths, err := fs.Glob(os.DirFS(dir), filepath.ToSlash(seedFile("*")))
 		if err != nil {
 			return k, fmt.Errorf("keys: %w", err)
 		}
-		for _, path := range paths {
-			names = append(names, strings.TrimSuffix(filepath.Base(path), ".seed"))
+		for _, seed := range paths {
+			names = append(names, strings.TrimSuffix(path.Base(seed), ".seed"))
 		}
 	}
 	for _, name := range names {

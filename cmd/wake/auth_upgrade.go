@@ -99,13 +99,13 @@ func renewUsers(dir string, names subjects.Names, but ...access.Role) (renewed, 
 
 // remakeCredentials makes those credentials of the folder again that need it.
 func (r *renewed) remakeCredentials(keys access.Keys, files map[string][]byte) error {
-	paths, err := filepath.Glob(filepath.Join(r.Dir, credsFile("*")))
+	paths, err := fs.Glob(os.DirFS(r.Dir), filepath.ToSlash(credsFile("*")))
 	if err != nil {
 		return fmt.Errorf("users: %w", err)
 	}
 	for _, path := range paths {
-		name := credsFile(strings.TrimSuffix(filepath.Base(path), ".creds"))
-		creds, err := os.ReadFile(path)
+		name := filepath.FromSlash(path)
+		creds, err := os.ReadFile(filepath.Join(r.Dir, name))
 		if err != nil {
 			return fmt.Errorf("users: %w", err)
 		}

@@ -116,8 +116,12 @@ func (a fileVerbs) releaseRun(ctx context.Context, ref, node, config string) err
 // bytes than what is made of the log, and at least as many lines.
 func watchedFile(folders []string, file string, content []byte) string {
 	for _, folder := range folders {
-		elsewhere, _ := filepath.Glob(filepath.Join(folder, "projects", "*", filepath.Base(file))) // the pattern is one
-		for _, name := range append([]string{file}, elsewhere...) {
+		names := []string{file}
+		projects, _ := fs.Glob(os.DirFS(folder), "projects/*") // the pattern is one
+		for _, project := range projects {
+			names = append(names, filepath.Join(folder, project, filepath.Base(file)))
+		}
+		for _, name := range names {
 			if b, err := os.ReadFile(name); err == nil && bytes.Count(b, []byte("\n")) >= bytes.Count(content, []byte("\n")) {
 				return name
 			}

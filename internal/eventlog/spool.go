@@ -450,11 +450,14 @@ func openSpools(dir, incarnation string) (*spools, error) {
 		return nil, fmt.Errorf("spool %s: %w", dir, err)
 	}
 	s := &spools{dir: dir, incarnation: incarnation, lock: lock, generation: 1}
-	if s.found, err = filepath.Glob(filepath.Join(dir, "*", "*", "*.seg")); err != nil {
+	names, err := fs.Glob(os.DirFS(dir), "*/*/*.seg") // the folder's own name may have "[" or "*" in it
+	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
-	slices.Sort(s.found)
-	for _, path := range s.found {
+	slices.Sort(names)
+	for _, name := range names {
+		path := filepath.Join(dir, name)
+		s.found = append(s.found, path)
 		n, err := strconv.Atoi(filepath.Base(filepath.Dir(filepath.Dir(path))))
 		if err == nil {
 			s.generation = max(s.generation, n+1)

@@ -502,3 +502,27 @@ func TestSpoolOfWhatIsStored(t *testing.T) {
 		t.Errorf("%d dead letters", n)
 	}
 }
+
+// What a process left is found, and the next one writes beside it, whatever the folder is called.
+func TestSpoolFolderIsNoPattern(t *testing.T) {
+	for _, name := range []string{"plain", "wake [old]", `w\ake*?`} {
+		dir := filepath.Join(t.TempDir(), name)
+		s := openTestSpools(t, dir)
+		disk := s.laneSpool(0, 1<<20)
+		unit := func(seq uint64) []*frame {
+			return []*frame{{run: "r", node: "n", epoch: 1, seq: seq, subject: "s", data: []byte("event")}}
+		}
+		if err := errors.Join(disk.appendUnit(unit(1)), disk.leaveFiles()); err != nil {
+			t.Fatal(err)
+		}
+		s.close()
+		next := openTestSpools(t, dir)
+		if next.leftoverSpool() == nil {
+			t.Errorf("%s: the event of the process before isn't found", name)
+		}
+		if err := next.laneSpool(0, 1<<20).appendUnit(unit(2)); err != nil {
+			t.Errorf("%s: nothing can be written: %v", name, err)
+		}
+		next.close()
+	}
+}

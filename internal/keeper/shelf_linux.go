@@ -123,13 +123,13 @@ func (s *Shelf) Find(run, node, exec string) (Label, bool) {
 
 // List returns the labels of all keepers.
 func (s *Shelf) List() ([]Label, error) {
-	names, err := filepath.Glob(filepath.Join(s.cfg.Dir, "*", labelName))
+	names, err := fs.Glob(os.DirFS(s.cfg.Dir), "*/"+labelName)
 	if err != nil {
 		return nil, fmt.Errorf("keeper: %w", err)
 	}
 	var labels []Label
 	for _, name := range names {
-		if l, ok := readLabel(name); ok {
+		if l, ok := readLabel(filepath.Join(s.cfg.Dir, name)); ok {
 			labels = append(labels, l)
 		}
 	}

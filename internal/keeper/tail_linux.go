@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -23,12 +24,13 @@ type Tail struct {
 
 // OpenTail reads what the keeper of a folder has left. It must be gone.
 func OpenTail(c Config) (*Tail, error) {
-	folders, err := filepath.Glob(filepath.Join(c.Dir, "program-*"))
+	folders, err := fs.Glob(os.DirFS(c.Dir), "program-*")
 	if err != nil {
 		return nil, fmt.Errorf("keeper: %w", err)
 	}
 	t := &Tail{config: c, names: map[string]string{}}
-	for _, f := range folders {
+	for _, folder := range folders {
+		f := filepath.Join(c.Dir, folder)
 		if name, err := os.ReadFile(filepath.Join(f, "name")); err == nil {
 			t.names[string(name)] = f
 		}

@@ -53,8 +53,9 @@ const maxHolder = 64 << 10
 // versions of Claude Code don't.
 func Holders(config string) map[string]Holder {
 	held := map[string]Holder{}
-	files, _ := filepath.Glob(filepath.Join(config, "sessions", "*.json")) // the pattern is one
-	for _, file := range files {
+	names, _ := fs.Glob(os.DirFS(config), "sessions/*.json") // the pattern is one
+	for _, name := range names {
+		file := filepath.Join(config, name)
 		info, err := os.Lstat(file)
 		if err != nil || !info.Mode().IsRegular() || info.Size() > maxHolder {
 			continue

@@ -358,9 +358,9 @@ func (t *Group) EndAll() error {
 	if t.tree != "" {
 		t.KillAll()
 		t.awaitEvent("populated", 0, endWait)
-		programs, _ := filepath.Glob(filepath.Join(t.tree, "program-*"))
-		for _, dir := range programs {
-			(&Group{tree: dir}).remove()
+		programs, _ := fs.Glob(os.DirFS(t.tree), "program-*") // the pattern is right
+		for _, name := range programs {
+			(&Group{tree: filepath.Join(t.tree, name)}).remove()
 		}
 	}
 	var errs []error
