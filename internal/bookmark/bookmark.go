@@ -55,8 +55,8 @@ func List(ctx context.Context, log eventlog.Reader, runID string) ([]Point, erro
 	return standingPoints(points, last), err
 }
 
-// standingPoints returns the fork points whose label the log leaves where they are, in log order. Last has the last position of each
-// label; standingPoints empties it.
+// standingPoints returns the fork points that still have their label, in log order: no later point of the log has taken it. Last has
+// the last position of each label; standingPoints empties it.
 func standingPoints(points []Point, last map[string]uint64) []Point {
 	points = slices.DeleteFunc(points, func(p Point) bool {
 		stands := last[p.Label] == p.Position

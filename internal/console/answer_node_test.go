@@ -51,7 +51,7 @@ func TestLinkOfNode(t *testing.T) {
 		}
 	}
 	w.ask(http.MethodPost, links["reviewer"], "type=approve", page)
-	if _, c := w.commands(); c.NodeID != "reviewer" {
+	if _, c := w.givenCommands(); c.NodeID != "reviewer" {
 		t.Errorf("the command of the reviewer's link names node %q: %+v", c.NodeID, c)
 	}
 }

@@ -17,8 +17,8 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// commands returns how many commands were given, and the last one.
-func (w *world) commands() (n int, last wire.Command) {
+// givenCommands returns how many commands were given, and the last one.
+func (w *world) givenCommands() (n int, last wire.Command) {
 	w.t.Helper()
 	given, err := w.log.JetStream().Stream(w.t.Context(), w.log.Names().CommandsStream())
 	if err != nil {
@@ -169,7 +169,7 @@ func TestAnswerLink(t *testing.T) {
 	if status, text := w.ask(http.MethodGet, good, "", page); status != http.StatusOK || !strings.Contains(text, "make deploy of r") || !strings.Contains(text, `action="answer/`+path.Base(good)) {
 		t.Fatalf("%d %s", status, text)
 	}
-	if n, _ := w.commands(); n != 0 {
+	if n, _ := w.givenCommands(); n != 0 {
 		t.Fatal("to look at it is an answer")
 	}
 	for i := len("/answer/"); i < len(good); i++ { // any change of the link makes it another one
@@ -182,7 +182,7 @@ func TestAnswerLink(t *testing.T) {
 	// What it may say is an answer to its question.
 	for _, body := range []string{"type=abort", "type=reply&message=x", "type=approve&call=&run=other", "type=deny&call=c9&node=x&note=no"} {
 		status, text := w.ask(http.MethodPost, good, body, drop)
-		n, c := w.commands()
+		n, c := w.givenCommands()
 		if bad := strings.HasPrefix(body, "type=abort") || strings.HasPrefix(body, "type=reply"); bad != (status == http.StatusConflict) || bad && n > 0 {
 			t.Errorf("%s: %d %s", body, status, text)
 		}
@@ -190,7 +190,7 @@ func TestAnswerLink(t *testing.T) {
 			t.Errorf("%s: %+v", body, c)
 		}
 	}
-	if n, c := w.commands(); n != 2 || c.Type != "deny" || c.Note != "no" {
+	if n, c := w.givenCommands(); n != 2 || c.Type != "deny" || c.Note != "no" {
 		t.Errorf("%d commands, the last %+v", n, c)
 	}
 	// A page of others can't use it in a browser.
@@ -235,11 +235,11 @@ func TestAnswerLink(t *testing.T) {
 	logtest.Append(t, agent, &wire.Event{ExecID: "coder#1", CallID: "c1", Payload: &wire.AgentTool{ToolName: "Bash", ToolInput: wire.Null, ToolOutput: wire.RawString("deployed")}})
 	again := w.asks("r", agent, "c1", time.Now())
 	w.get("/parts/inbox?run=r", "make deploy of r")
-	before, _ := w.commands()
+	before, _ := w.givenCommands()
 	if status := gone(good); status != http.StatusGone {
 		t.Errorf("asked again, the old link is answered by %d", status)
 	}
-	if n, _ := w.commands(); n != before {
+	if n, _ := w.givenCommands(); n != before {
 		t.Error("the old link has answered")
 	}
 	if status, text := w.ask(http.MethodPost, pathOf(again), "type=approve", page); status != http.StatusOK || !strings.Contains(text, "Answered") {

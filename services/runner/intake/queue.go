@@ -274,6 +274,10 @@ func (in *Intake) takeMessages(ctx context.Context, c jetstream.Consumer, s work
 			turns.settleClaim()
 			continue
 		}
+		if ctx.Err() != nil { // it may be a run that this runner has just handed over
+			in.cfg.Queue.Again(ctx, m, 0)
+			break
+		}
 		if s != nil && in.cfg.Capacity.Cramped() {
 			in.cfg.Queue.Again(ctx, m, time.Second)
 			continue

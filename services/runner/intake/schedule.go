@@ -94,7 +94,7 @@ func (in *Intake) keepSchedules(ctx context.Context, store *schedule.Store, chan
 // maxSleep bounds how long clocks of machines that slept, or were set, go unnoticed.
 const maxSleep = time.Minute
 
-// retryPause is how long the runner leaves a schedule alone whose run it could not ask for.
+// retryPause is how long the runner waits after it failed to ask for the run of a schedule, before it looks at that schedule again.
 const retryPause = 10 * time.Second
 
 // lookAt asks for what is due of a schedule. One for which that fails doesn't keep the others from their time.

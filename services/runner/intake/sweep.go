@@ -52,7 +52,7 @@ func (in *Intake) adoptRuns(ctx, hard context.Context) error {
 			case <-ctx.Done():
 				return nil
 			}
-			if !in.lacksOwner(reg) { // any more
+			if ctx.Err() != nil || !in.lacksOwner(reg) { // any more
 				<-held
 				continue
 			}

@@ -181,7 +181,7 @@ func (o *owner) moveFolder(ctx context.Context) (bool, error) {
 		o.cfg.Logger.Warn("the folder of the run can't be restored", "run", o.runID, "error", err)
 		return false, nil
 	}
-	o.cfg.Logger.Info("the run goes on in its folder as it was last kept", "run", o.runID, "runner", o.cfg.ID, "former", o.folder.holder,
+	o.cfg.Logger.Info("the run goes on in another folder, with what was last kept", "run", o.runID, "runner", o.cfg.ID, "former", o.folder.holder,
 		"position", kept.Position, "files", kept.Files, "took", time.Since(begun).Round(time.Millisecond))
 	// The next owner can tell from the log whether the run has gone on here; runs below this one look when the registration says so.
 	o.folder.movesTo, o.folder.movesFrom = o.cfg.ID, s.Position.Seq
@@ -213,8 +213,8 @@ func (o *owner) lastFolder(ctx context.Context, s *wire.State) (*wire.FolderSnap
 	return kept, nil
 }
 
-// isOwnFolder reports whether a runner has made the folder of the run, empty: the run is neither a fork nor part of another one, and
-// nobody has named a folder of his own. The log has the folder's path alone.
+// isOwnFolder reports whether a runner has made the folder of the run, empty: the run is neither a fork nor part of another run, and
+// its request named no folder. The log has only the folder's path, so a folder is a runner's if it ends like those that this runner makes.
 func (o *owner) isOwnFolder(s *wire.State) bool {
 	made := filepath.Join(filepath.Base(o.cfg.Workspaces), subjects.Escape(s.RunID))
 	return len(s.Lineage) == 0 && s.ParentRun == "" && strings.HasSuffix(s.Workspace, string(filepath.Separator)+made)
