@@ -160,11 +160,27 @@ func (b *builder) updateStream(ctx context.Context, want jetstream.StreamConfig,
 	if want.MaxBytes > 0 && uint64(want.MaxBytes) < state.Bytes {
 		return fmt.Errorf("it holds %d bytes, %d would delete the oldest of them; choose at least as many", state.Bytes, want.MaxBytes)
 	}
+	if want.Name == leasesConfig(b.config.Names).Name && state.Msgs > 0 {
+		if err := checkLeaseTTL(changes); err != nil {
+			return err
+		}
+	}
 	_, err := b.js.UpdateStream(ctx, want)
 	if errorCode(err) == codeSubjectsOverlap {
 		return fmt.Errorf("another stream has one of the subjects %v; delete it or choose another prefix", want.Subjects)
 	}
 	return explainError(err, "change "+joinChanges(changes))
+}
+
+// checkLeaseTTL fails if leases of runners that are at work would live for another time: a runner keeps the one that it began with, and
+// would take what others renew in time, or renew its own too late for them.
+func checkLeaseTTL(changes []Change) error {
+	for _, c := range changesOf(changes, "max_age") {
+		if c.Old != time.Duration(0).String() { // no runner begins with that
+			return fmt.Errorf("sessions of runners are in it, which live for %s and not for %s: stop all runners, and run `wake init` again %s later", c.Old, c.New, c.Old)
+		}
+	}
+	return nil
 }
 
 // checkSubjects fails if another stream has a subject of the installation: nothing is made then.
