@@ -34,6 +34,7 @@ func TestMain(m *testing.M) { natstest.Main(m) }
 // desk is a log that is served, and a reader of it.
 type desk struct {
 	testing.TB
+	server *natstest.Server
 	log    *eventlog.Log
 	r      *feed.Reader
 	stop   func()
@@ -43,7 +44,8 @@ type desk struct {
 
 func open(t testing.TB) *desk {
 	t.Helper()
-	d := &desk{TB: t, log: logtest.Start(t), away: make(chan error, 100)}
+	server, log := logtest.StartServer(t)
+	d := &desk{TB: t, server: server, log: log, away: make(chan error, 100)}
 	d.stop = logtest.Serve(t, d.log)
 	d.r = d.reader()
 	d.writer = logtest.Claim(t, d.log, "r1", "a")
@@ -324,6 +326,7 @@ func TestOneRun(t *testing.T) {
 	d := open(t)
 	own := logtest.Append(t, d.writer, &wire.Event{ExecID: "a#1", SessionID: "ours", Payload: &wire.AgentText{Content: strings.Repeat("o", 400<<10)}})
 	other := logtest.Append(t, logtest.Claim(t, d.log, "r2", "a"), &wire.Event{ExecID: "a#1", SessionID: "theirs", Payload: &wire.AgentText{Content: strings.Repeat("t", 400<<10)}})
+	small := d.append("small")
 	blob := func(pos uint64) string {
 		for e, err := range d.log.Read(t.Context(), eventlog.Query{From: pos, To: pos}) {
 			if err != nil || len(e.Event.Blobs) != 1 {
@@ -349,6 +352,9 @@ func TestOneRun(t *testing.T) {
 		{wire.VerbValue, wire.ValueRequest{Run: "r2"}, wire.CodeDenied},
 		{wire.VerbBlob, wire.BlobRequest{Run: "r1", SHA256: blob(own)}, ""},
 		{wire.VerbBlob, wire.BlobRequest{Run: "r1", SHA256: blob(other)}, wire.CodeNotFound},
+		{wire.VerbBlob, wire.BlobRequest{Run: "r1", Pos: own, SHA256: blob(own)}, ""},
+		{wire.VerbBlob, wire.BlobRequest{Run: "r1", Pos: other, SHA256: blob(other)}, wire.CodeNotFound},
+		{wire.VerbBlob, wire.BlobRequest{Run: "r1", Pos: small, SHA256: blob(own)}, wire.CodeNotFound}, // nothing else is read
 		{wire.VerbBlob, wire.BlobRequest{SHA256: blob(own)}, wire.CodeDenied},
 		{wire.VerbSession, wire.SessionRequest{Run: "r1", Session: "theirs"}, wire.CodeNotFound},
 		{wire.VerbSession, wire.SessionRequest{Run: "r2", Session: "theirs"}, wire.CodeDenied},
@@ -367,6 +373,44 @@ func TestOneRun(t *testing.T) {
 		if got := m.Header.Get(micro.ErrorCodeHeader); got != string(test.want) {
 			t.Errorf("%s %+v: %q, want %q", test.verb, test.q, got, test.want)
 		}
+	}
+}
+
+// A guest's reader says which event has a large field: the feed needn't read the run for it, which may be long.
+func TestGuestNamesEvent(t *testing.T) {
+	d := open(t)
+	pos := logtest.Append(t, d.writer, &wire.Event{ExecID: "a#1", Payload: &wire.AgentText{Content: strings.Repeat("o", 400<<10)}})
+	keys, err := access.Keys{}.Renew(subjects.Default)
+	if err != nil {
+		t.Fatal(err)
+	}
+	creds, err := keys.Credentials(access.User{Name: "guest", Role: access.Guest, Run: "r1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	guest, err := feed.Open(t.Context(), d.server.Conn(t, nats.UserCredentialBytes(creds)), feed.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked, err := d.log.Conn().SubscribeSync(subjects.Default.API(wire.VerbBlob))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for e, err := range guest.Read(t.Context(), eventlog.Query{Run: "r1", From: pos}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := guest.Inline(t.Context(), e.Event); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m, err := asked.NextMsgWithContext(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var q wire.BlobRequest
+	if err := wire.Unmarshal(m.Data, &q); err != nil || q.Pos != pos || q.Run != "r1" {
+		t.Errorf("%v: asks for %+v, of the event at %d", err, q, pos)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -52,6 +53,35 @@ type Reader struct {
 	o           Options
 	run         string // the only one that the credentials are for; "": all
 	incarnation string
+	blobs       blobPlaces // of run
+}
+
+// blobPlaces are the positions of events that have large fields, as far as they were read lately: a feed asks who may read one run
+// only where the run tells of the field.
+type blobPlaces struct {
+	mu        sync.Mutex
+	positions map[string]uint64 // by SHA-256
+}
+
+// maxPlaces bounds how many are known. A field is nearly always asked for when its event has just been read.
+const maxPlaces = 4096
+
+func (p *blobPlaces) note(e eventlog.Entry) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, b := range e.Event.Blobs {
+		if p.positions == nil || len(p.positions) >= maxPlaces {
+			p.positions = map[string]uint64{}
+		}
+		p.positions[b.SHA256] = e.Pos
+	}
+}
+
+// positionOf returns 0 for a field of which nothing is known.
+func (p *blobPlaces) positionOf(sha256 string) uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.positions[sha256]
 }
 
 // Open returns a reader on a connection. It fails if no recorder answers.
@@ -141,12 +171,30 @@ func eventlogMessage(m wire.FeedMessage) eventlog.Message {
 
 // Read is [eventlog.Log.Read].
 func (r *Reader) Read(ctx context.Context, q eventlog.Query) iter.Seq2[eventlog.Entry, error] {
-	return eventlog.Entries(r.readFeed(ctx, requestOf(q)), r.o.Names, r.o.Keys)
+	return r.entriesOf(r.readFeed(ctx, requestOf(q)))
 }
 
 // Follow is [eventlog.Log.Follow]. It goes on where it was when a recorder is away.
 func (r *Reader) Follow(ctx context.Context, q eventlog.Query) iter.Seq2[eventlog.Entry, error] {
-	return eventlog.Entries(r.followFeed(ctx, requestOf(q)), r.o.Names, r.o.Keys)
+	return r.entriesOf(r.followFeed(ctx, requestOf(q)))
+}
+
+// entriesOf yields messages of events as entries.
+func (r *Reader) entriesOf(messages iter.Seq2[eventlog.Message, error]) iter.Seq2[eventlog.Entry, error] {
+	entries := eventlog.Entries(messages, r.o.Names, r.o.Keys)
+	if r.run == "" {
+		return entries
+	}
+	return func(yield func(eventlog.Entry, error) bool) {
+		for e, err := range entries {
+			if e.Event != nil {
+				r.blobs.note(e)
+			}
+			if !yield(e, err) {
+				return
+			}
+		}
+	}
 }
 
 func requestOf(q eventlog.Query) wire.FeedRequest {
@@ -350,7 +398,7 @@ func askWithin[A any](ctx context.Context, r *Reader, patience time.Duration, ve
 // Blob is [eventlog.Log.Blob].
 func (r *Reader) Blob(ctx context.Context, sha256 string) ([]byte, error) {
 	data, err := joinPieces(func(offset int64) (wire.PieceResponse, error) {
-		return askPatiently[wire.PieceResponse](ctx, r, wire.VerbBlob, wire.BlobRequest{Run: r.run, SHA256: sha256, Offset: offset})
+		return askPatiently[wire.PieceResponse](ctx, r, wire.VerbBlob, wire.BlobRequest{Run: r.run, Pos: r.blobs.positionOf(sha256), SHA256: sha256, Offset: offset})
 	})
 	if wire.HasCode(err, wire.CodeNotFound) {
 		err = eventlog.ErrBlobMissing

@@ -295,13 +295,13 @@ func (s *Server) serveValue(ctx context.Context, q wire.ValueRequest, _ api.Form
 	return wire.ValueResponse{Value: value, Revision: revision}, err
 }
 
-// mayKnow refuses a caller who may ask about one run only, unless an event of that run tells of it.
-func (s *Server) mayKnow(ctx context.Context, tells func(*wire.Event) bool) error {
+// mayKnow refuses a caller who may ask about one run only, unless an event of that run tells of it: the one at pos, or for 0 any.
+func (s *Server) mayKnow(ctx context.Context, pos uint64, tells func(*wire.Event) bool) error {
 	only := api.CallerOf(ctx).Run
 	if only == "" {
 		return nil
 	}
-	for e, err := range s.log.Read(ctx, eventlog.Query{Run: only}) {
+	for e, err := range s.log.Read(ctx, eventlog.Query{Run: only, From: pos, To: pos}) {
 		if err != nil {
 			return err
 		}
@@ -316,7 +316,7 @@ func (s *Server) serveBlob(ctx context.Context, q wire.BlobRequest, f api.Form) 
 	if q.SHA256 == "" {
 		return wire.PieceResponse{}, badRequest("sha256 is required")
 	}
-	if err := s.mayKnow(ctx, func(e *wire.Event) bool {
+	if err := s.mayKnow(ctx, q.Pos, func(e *wire.Event) bool {
 		return slices.ContainsFunc(e.Blobs, func(b wire.Blob) bool { return b.SHA256 == q.SHA256 })
 	}); err != nil {
 		return wire.PieceResponse{}, err
@@ -337,7 +337,7 @@ func (s *Server) serveSession(ctx context.Context, q wire.SessionRequest, f api.
 	if q.Session == "" {
 		return wire.PieceResponse{}, badRequest("session is required")
 	}
-	if err := s.mayKnow(ctx, func(e *wire.Event) bool { return e.SessionID == q.Session }); err != nil {
+	if err := s.mayKnow(ctx, 0, func(e *wire.Event) bool { return e.SessionID == q.Session }); err != nil {
 		return wire.PieceResponse{}, err
 	}
 	return s.shelf.pieceAt("session "+q.Session, q.Offset, f, func() ([]byte, error) {

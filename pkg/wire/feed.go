@@ -85,7 +85,10 @@ type ValueResponse struct {
 
 // BlobRequest asks for a piece of a large field, as it is stored.
 type BlobRequest struct {
-	Run    string `json:"run,omitempty"` // of callers that may ask about one run only: it has the field
+	Run string `json:"run,omitempty"` // of callers that may ask about one run only: it has the field
+	// Pos is the position of an event of the run that has the field: without it all of the run is searched for one, which takes
+	// too long where the run is long. Only for callers that may ask about one run only.
+	Pos    uint64 `json:"pos,omitempty"`
 	SHA256 string `json:"sha256"`
 	Offset int64  `json:"offset,omitempty"`
 }
