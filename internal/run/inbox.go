@@ -38,7 +38,9 @@ func (f *fold) commandReceived(p *wire.CommandReceived) error {
 			ID:   cmp.Or(p.CommandID, fmt.Sprintf("@%d", f.pos.Seq)),
 			Node: p.Command.TextAt("nodeId"), Exec: p.Command.TextAt("execId"), Command: p.Command,
 		})
-		f.trimNotices()
+		if p.Command.TextAt("type") == CommandNotice {
+			f.trimNotices()
+		}
 	}
 	return nil
 }

@@ -386,9 +386,34 @@ func (f *fold) statePatch(p *wire.StatePatch) error {
 // WAKE_BOOKMARKS.
 const maxAutomatic = 256
 
+// MaxLabels bounds the labels of a run, without those of its ancestors: the state at each is kept whole. A label that is one too many
+// is a position like any other.
+const MaxLabels = 1000
+
+// HasLabel reports whether a run has a label.
+func HasLabel(s *wire.State, label string) bool {
+	return slices.ContainsFunc(s.Bookmarks, func(b wire.Bookmark) bool { return b.Label == label })
+}
+
+// CountLabels counts the labels of a run, without those of its ancestors.
+func CountLabels(s *wire.State) (n int) {
+	for _, b := range s.Bookmarks {
+		if b.Kind == wire.CheckpointLabelled && b.Run == "" {
+			n++
+		}
+	}
+	return n
+}
+
 // addBookmark keeps a labelled point. The same label again moves it.
 func (f *fold) addBookmark(p *wire.Checkpoint) {
 	if p.Label == "" {
+		return
+	}
+	f.removeObeyed(func(c wire.Raw) bool {
+		return c.TextAt("type") == "bookmark" && c.TextAt("label") == p.Label
+	})
+	if p.Kind == wire.CheckpointLabelled && CountLabels(f.s) >= MaxLabels && !HasLabel(f.s, p.Label) {
 		return
 	}
 	b := wire.Bookmark{Label: p.Label, Kind: p.Kind, Position: cmp.Or(p.AtPos, f.pos.Seq)}
@@ -412,7 +437,4 @@ func (f *fold) addBookmark(p *wire.Checkpoint) {
 		kept = append(kept[:oldest], kept[oldest+1:]...)
 	}
 	f.s.Bookmarks = append(kept, b)
-	f.removeObeyed(func(c wire.Raw) bool {
-		return c.TextAt("type") == "bookmark" && c.TextAt("label") == p.Label
-	})
 }

@@ -2,6 +2,7 @@ package snapshotter_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/logtest"
 	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/internal/snapshot"
 	"code.wake.dev/wake/internal/topology"
 	"code.wake.dev/wake/pkg/subjects"
@@ -111,6 +113,36 @@ func TestBookmarks(t *testing.T) {
 		if l != "first" && revision(t, kv, key("r1", l)) != before[l] {
 			t.Errorf("%s was kept again", l)
 		}
+	}
+}
+
+// Of a run with more labels than it may have, as an imported one, the first ones are kept, also where they are moved.
+func TestLabelsAreBounded(t *testing.T) {
+	t.Parallel()
+	log := logtest.Start(t)
+	stored := watch(t, log)
+	owner := claim(t, log, "r1")
+	last := logtest.Append(t, owner, &wire.Event{Payload: &wire.FlowStart{FlowName: "f", DefinitionHash: "h", Definition: wire.Null}})
+	at := map[string]uint64{}
+	for i := 0; i < run.MaxLabels+100; i += 100 {
+		var events []*wire.Event
+		for k := range 100 {
+			at[fmt.Sprint("l", i+k)] = last
+			events = append(events, &wire.Event{Payload: &wire.Checkpoint{Kind: wire.CheckpointLabelled, Label: fmt.Sprint("l", i+k), AtPos: last}})
+		}
+		last = logtest.Append(t, owner, events...)
+	}
+	at["l0"] = logtest.Append(t, owner, label("l0"))
+	start(t, log, snapshotter.Config{Delay: time.Millisecond})
+	stored.wait(t, "r1", at["l0"])
+	for _, l := range []string{"l0", "l1", "l100", "l555", fmt.Sprint("l", run.MaxLabels-1)} {
+		kept(t, log, "r1", l, at[l])
+	}
+	if _, err := snapshot.Kept(t.Context(), log, "r1", fmt.Sprint("l", run.MaxLabels)); !errors.Is(err, snapshot.ErrNotFound) {
+		t.Errorf("one label too many: %v", err)
+	}
+	if n := len(load(t, log, "r1").Bookmarks); n != run.MaxLabels {
+		t.Errorf("%d labels", n)
 	}
 }
 

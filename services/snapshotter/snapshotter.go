@@ -103,6 +103,7 @@ func (s *Snapshotter) Collect(ch chan<- prometheus.Metric) { s.projection.Collec
 type stateValue struct {
 	state  *wire.State
 	stored snapshot.Stored
+	former *wire.State // at the former position that a label marked last; nil: none has
 }
 
 // New implements [projection.Projector].
@@ -131,7 +132,7 @@ func (s *Snapshotter) Load(ctx context.Context, runID string) (projection.Loaded
 }
 
 // Reset implements [projection.Projector].
-func (s *Snapshotter) Reset(v *stateValue) { v.state = run.New(v.state.RunID) }
+func (s *Snapshotter) Reset(v *stateValue) { v.state, v.former = run.New(v.state.RunID), nil }
 
 // Fold implements [projection.Projector].
 func (s *Snapshotter) Fold(ctx context.Context, v *stateValue, e eventlog.Entry) (projection.Effect, error) {
@@ -177,8 +178,8 @@ func (s *Snapshotter) keepBookmark(ctx context.Context, v *stateValue, e eventlo
 	case next.Position == v.state.Position: // folded before
 		return projection.Unchanged, nil
 	}
-	if next.VoidEvents == v.state.VoidEvents { // else it is a fenced writer's
-		if err := s.keepMarked(ctx, next, mark); err != nil {
+	if next.VoidEvents == v.state.VoidEvents && run.HasLabel(next, mark.Label) { // else it is a fenced writer's, or one too many
+		if err := s.keepMarked(ctx, v, next, mark); err != nil {
 			return projection.Unchanged, err
 		}
 	}
@@ -186,21 +187,34 @@ func (s *Snapshotter) keepBookmark(ctx context.Context, v *stateValue, e eventlo
 	return projection.Urgent, nil
 }
 
-// keepMarked keeps the state that a label marks: the present one, or a former one, which is folded anew. What the log doesn't have any
-// more can't be kept.
-func (s *Snapshotter) keepMarked(ctx context.Context, present *wire.State, mark *wire.Checkpoint) error {
-	at := present
-	if mark.AtPos != 0 && mark.AtPos < present.Position.Seq {
-		at = run.New(present.RunID)
-		if err := snapshot.Fold(ctx, s.log, at, mark.AtPos); err != nil {
-			return err
-		}
-		if at.Position.Seq != mark.AtPos || at.Status == wire.RunIdle {
-			s.logger.Warn("the state that a bookmark marks isn't in the log any more", "run", present.RunID, "label", mark.Label, "position", mark.AtPos)
-			return nil
-		}
+// keepMarked keeps the state that a label marks: the present one, or a former one. What the log doesn't have any more can't be kept.
+func (s *Snapshotter) keepMarked(ctx context.Context, v *stateValue, present *wire.State, mark *wire.Checkpoint) error {
+	if mark.AtPos == 0 || mark.AtPos >= present.Position.Seq {
+		return s.store.Keep(ctx, mark.Label, present.Position.Seq, present)
 	}
-	return s.store.Keep(ctx, mark.Label, present.Position.Seq, at)
+	if err := s.foldFormer(ctx, v, mark.AtPos); err != nil {
+		return err
+	}
+	if v.former.Position.Seq != mark.AtPos || v.former.Status == wire.RunIdle {
+		s.logger.Warn("the state that a bookmark marks isn't in the log any more", "run", present.RunID, "label", mark.Label, "position", mark.AtPos)
+		return nil
+	}
+	return s.store.Keep(ctx, mark.Label, present.Position.Seq, v.former)
+}
+
+// foldFormer folds a run up to a former position: on from the one that it folded last, if that is not behind it, as the labels of an
+// imported run come in order.
+func (s *Snapshotter) foldFormer(ctx context.Context, v *stateValue, to uint64) error {
+	former := v.former
+	v.former = nil // half folded if this fails
+	if former == nil || former.Position.Seq > to {
+		former = run.New(v.state.RunID)
+	}
+	if err := snapshot.Fold(ctx, s.log, former, to); err != nil {
+		return err
+	}
+	v.former = former
+	return nil
 }
 
 // needsSnapshot reports whether a reader may want the state right after such an event:

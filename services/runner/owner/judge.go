@@ -332,7 +332,10 @@ func (j *judge) judgeBookmark(ctx context.Context) ([]*wire.Event, error) {
 	if automatic().MatchString(mark.Label) && mark.Label != point {
 		return nil, command.Reject(wire.CodeBadRequest, "label %q is the name of another point", mark.Label)
 	}
-	there := slices.ContainsFunc(j.state.Bookmarks, func(b wire.Bookmark) bool { return b.Label == mark.Label })
+	there := run.HasLabel(j.state, mark.Label)
+	if !there && run.CountLabels(j.state) >= run.MaxLabels {
+		return nil, command.Reject(wire.CodeCommandRejected, "run %s has %d labels, which is as many as one may have; force (--force) moves one of them", j.state.RunID, run.MaxLabels)
+	}
 	if there && !j.cmd.Force && j.cmd.Label != "" { // without a label it is the present of the same point
 		return nil, command.Reject(wire.CodeCommandRejected, "run %s has a bookmark %q already; force (--force) moves it", j.state.RunID, mark.Label)
 	}
