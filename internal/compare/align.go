@@ -81,18 +81,28 @@ func longestRising(pairs []pair) []pair {
 // fillGap adds the steps between two pairs: side by side where the same node did something of the same
 // kind, else one after the other.
 func fillGap(rows []Row, a, b []Step) []Row {
-	at := 0
+	type kind struct{ node, what string }
+	places := map[kind][]int{} // in b
+	for k := range b {
+		of := kind{b[k].Node, b[k].What}
+		places[of] = append(places[of], k)
+	}
+	at := 0 // how many of b have a row
 	for i := range a {
-		n := slices.IndexFunc(b[at:], func(s Step) bool { return s.Node == a[i].Node && s.What == a[i].What })
-		if n < 0 {
+		of := kind{a[i].Node, a[i].What}
+		for len(places[of]) > 0 && places[of][0] < at {
+			places[of] = places[of][1:]
+		}
+		if len(places[of]) == 0 {
 			rows = append(rows, Row{A: &a[i]})
 			continue
 		}
-		for k := range b[at : at+n] {
-			rows = append(rows, Row{B: &b[at+k]})
+		n := places[of][0]
+		for k := at; k < n; k++ {
+			rows = append(rows, Row{B: &b[k]})
 		}
-		rows = append(rows, Row{A: &a[i], B: &b[at+n]})
-		at += n + 1
+		rows = append(rows, Row{A: &a[i], B: &b[n]})
+		at = n + 1
 	}
 	for k := range b[at:] {
 		rows = append(rows, Row{B: &b[at+k]})
