@@ -270,6 +270,7 @@ type nodeRow struct {
 	table.Node
 
 	timeline timeline.Timeline
+	shown    uint64 // no line of it that is shown has a higher seq
 	talk     talk
 	silent   string // a session that surely has no message yet
 	batch    uint64 // number of the last transaction that has changed it

@@ -36,6 +36,7 @@ func (w *writer) deriveLine(r *runRow, writer, about *nodeRow, pos uint64, e *wi
 		w.lines[step.Pos] = l
 		if step.Op == timeline.Add {
 			r.Lines++
+			writer.shown = max(writer.shown, e.Seq)
 			call := timeline.CallOf(e, func(field string) string { return missingNote(e, field) })
 			l.row.Cut, l.row.Input, l.row.Output = call.Cut, call.Input, call.Output
 			var err error
@@ -57,11 +58,15 @@ func (w *writer) deriveLine(r *runRow, writer, about *nodeRow, pos uint64, e *wi
 
 // hideLinesAfter hides the lines of a node after seq, which a database takes.
 func (w *writer) hideLinesAfter(r *runRow, n *nodeRow, seq uint64) error {
-	if err := w.writeLines(); err != nil {
-		return err
-	}
 	n.timeline = timeline.Timeline{}
 	if err := w.rollBack(n, seq); err != nil {
+		return err
+	}
+	if n.shown <= seq {
+		return nil
+	}
+	n.shown = seq
+	if err := w.writeLines(); err != nil {
 		return err
 	}
 	result, err := w.stmtInTx(hideLines).ExecContext(w.ctx, r.ID, n.ID, seq)

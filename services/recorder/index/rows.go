@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"maps"
 	"slices"
 
@@ -71,6 +72,7 @@ func (w *writer) loadNode(r *runRow, id string) (*nodeRow, error) {
 		n.Node = table.Node{Run: r.ID, Node: id, Timeline: []byte(empty), Talk: []byte(empty)}
 		err = w.scanRow(addNode, table.Values(&n.Node), &n.ID)
 	case err == nil:
+		n.shown = math.MaxUint64 // it isn't known
 		err = errors.Join(wire.Unmarshal(n.Timeline, &n.timeline), wire.Unmarshal(n.Talk, &n.talk))
 	}
 	if err != nil {

@@ -79,8 +79,10 @@ func statementTexts(tables table.Tables) [statementCount]string {
 		addLine:     insert("lines"),
 		extendLine:  `UPDATE lines SET text = text || ?1 WHERE pos = ?2`,
 		replaceLine: `UPDATE lines SET text = ?1 WHERE pos = ?2`,
-		hideLines:   `UPDATE lines SET hidden = 1 WHERE run = ?1 AND hidden = 0 AND writer = ?2 AND seq > ?3`,
-		addLabel:    insert("labels") + ` ON CONFLICT (run, key) DO UPDATE SET value = excluded.value`,
+		// From the end of the run back to the last line that stays: what is before it is never looked at.
+		hideLines: `UPDATE lines SET hidden = 1 WHERE run = ?1 AND hidden = 0 AND writer = ?2 AND seq > ?3 AND pos > coalesce((
+			SELECT pos FROM lines WHERE run = ?1 AND hidden = 0 AND writer = ?2 AND seq <= ?3 ORDER BY pos DESC LIMIT 1), 0)`,
+		addLabel: insert("labels") + ` ON CONFLICT (run, key) DO UPDATE SET value = excluded.value`,
 		addSession: insert("bindings") + ` ON CONFLICT (session, run, node) DO UPDATE SET
 			model = CASE excluded.model WHEN '' THEN bindings.model ELSE excluded.model END,
 			provider = CASE bindings.provider WHEN '' THEN excluded.provider ELSE bindings.provider END`,
