@@ -5,8 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"math"
 	"maps"
+	"math"
 	"slices"
 
 	"code.wake.dev/wake/internal/chain"
