@@ -85,16 +85,20 @@ func renewUsers(dir string, names subjects.Names, but ...access.Role) (renewed, 
 	if err := r.remakeCredentials(keys, files); err != nil {
 		return r, err
 	}
+	seeds := map[string][]byte{}
 	for name, seed := range keys.Seeds {
-		files[seedFile(name)] = append(slices.Clone(seed), '\n')
+		seeds[seedFile(name)] = append(slices.Clone(seed), '\n')
 	}
-	for name, content := range files {
-		if err := writeSecret(filepath.Join(dir, name), content); err != nil {
-			return r, err
+	// What signs is written before what it has signed: if this ends in between, the next one goes on with the same seeds.
+	for _, written := range []map[string][]byte{seeds, files, {authConf: []byte(keys.Conf)}} {
+		for name, content := range written {
+			if err := writeSecret(filepath.Join(dir, name), content); err != nil {
+				return r, err
+			}
 		}
+		r.files += len(written)
 	}
-	r.files = len(files) + 1
-	return r, writeSecret(filepath.Join(dir, authConf), []byte(keys.Conf))
+	return r, nil
 }
 
 // remakeCredentials makes those credentials of the folder again that need it.
