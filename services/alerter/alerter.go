@@ -69,11 +69,12 @@ type Alerter struct {
 	limits     atomic.Pointer[limits]
 
 	// Owned by Run.
-	kv     *eventlog.Bucket
-	stream jetstream.Stream // of the events
-	noted  []newAlert       // which [Alerter.Flush] stores
-	told   uncertainAlerts
-	days   daySum
+	kv       *eventlog.Bucket
+	stream   jetstream.Stream // of the events
+	noted    []newAlert       // which [Alerter.Flush] stores
+	subjects map[string]bool  // of these
+	told     uncertainAlerts
+	days     daySum
 
 	printing sync.Mutex
 }
@@ -107,7 +108,7 @@ func New(cfg Config, log *eventlog.Log, logger *slog.Logger) (*Alerter, error) {
 		cfg.Out = io.Discard
 	}
 	a := &Alerter{
-		cfg: cfg, log: log, logger: logger, told: uncertainAlerts{},
+		cfg: cfg, log: log, logger: logger, told: uncertainAlerts{}, subjects: map[string]bool{},
 		raised: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: "wake", Subsystem: serviceName, Name: "alerts_total", Help: "Alerts that were raised.",
 		}),

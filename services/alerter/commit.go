@@ -235,7 +235,11 @@ func (s commits) flushChosen(chosen func(agentCommits) bool) (commits, []finding
 		if k.First == 0 || !chosen(k) {
 			continue
 		}
-		found = append(found, k.finding())
+		f := k.finding()
+		if same := len(found); same > 0 && found[same-1].Armed == f.Armed { // of another agent, told by the same event
+			f.Level = nameLine(agent[strings.IndexByte(agent, '\n')+1:])
+		}
+		found = append(found, f)
 		s.Agents = withKey(s.Agents, agent, agentCommits{Node: k.Node, Exec: k.Exec, Calls: k.Calls})
 	}
 	return s, found

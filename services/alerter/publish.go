@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -64,8 +63,8 @@ func (a *Alerter) noteAll(in input, found []finding) error {
 		if err != nil {
 			return err
 		}
-		if !slices.ContainsFunc(a.noted, func(n newAlert) bool { return n.subject == alert.subject }) {
-			a.noted = append(a.noted, alert)
+		if !a.subjects[alert.subject] {
+			a.noted, a.subjects[alert.subject] = append(a.noted, alert), true
 		}
 	}
 	return nil
@@ -76,18 +75,26 @@ func (a *Alerter) Flush(ctx context.Context) error {
 	for len(a.noted) > 0 {
 		part := a.noted[:min(len(a.noted), maxBatch)]
 		if len(part) > fewAlerts && a.publishBatch(ctx, part) == nil {
-			a.noted = a.noted[len(part):]
+			a.forgetNoted(len(part))
 			continue
 		}
 		for _, alert := range part {
 			if err := a.publishAlert(ctx, a.told, alert); err != nil {
 				return err
 			}
-			a.noted = a.noted[1:]
+			a.forgetNoted(1)
 		}
 	}
 	a.noted = nil
 	return nil
+}
+
+// forgetNoted forgets the first n alerts that were noted: they are stored.
+func (a *Alerter) forgetNoted(n int) {
+	for _, alert := range a.noted[:n] {
+		delete(a.subjects, alert.subject)
+	}
+	a.noted = a.noted[n:]
 }
 
 // publishBatch stores alerts at once, if none of them is there. If it fails, each is to be published alone.
