@@ -142,11 +142,11 @@ func syncFolder(folder string) error {
 	})
 }
 
-// restoreFiles puts the recorder's store in its place, and out of the way what waits in the spool, and in keepers: it is of a time that
-// hasn't been, and goes on where the log doesn't. What was restored may be of another key: the next wake up makes one for it.
+// restoreFiles puts the recorder's store in its place, and out of the way what waits in the spool, and in keepers, and which events were
+// set aside: it is of a time that hasn't been, and goes on where the log doesn't. What was restored may be of another key: the next wake up makes one for it.
 func (a fileVerbs) restoreFiles(dir string, m backup.Manifest, path string) error {
 	before := ".before-" + time.Now().UTC().Format("20060102T150405.000")
-	for _, name := range []string{"spool", "keepers", "runner/keepers"} { // those of wake runner, too
+	for _, name := range []string{"spool", "keepers", "runner/keepers", "trial"} { // those of wake runner, too
 		path := filepath.Join(a.server.DataDir, name)
 		if err := os.Rename(path, path+before); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("%s: %w", name, err)

@@ -8,10 +8,10 @@ import (
 	"code.wake.dev/wake/internal/backup"
 )
 
-// What keepers and spools hold when a backup is restored is of a time that hasn't been, whichever process they are of.
+// What keepers and spools hold, and which events were set aside, when a backup is restored is of a time that hasn't been, whichever process they are of.
 func TestRestorePutsAside(t *testing.T) {
 	dir := t.TempDir()
-	held := []string{"keepers/r1", "runner/keepers/r2", "spool/runner"}
+	held := []string{"keepers/r1", "runner/keepers/r2", "spool/runner", "trial/up"}
 	for _, name := range held {
 		if err := os.MkdirAll(filepath.Join(dir, name), 0o700); err != nil {
 			t.Fatal(err)
