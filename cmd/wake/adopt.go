@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"code.wake.dev/wake/internal/agent/claude"
+	"code.wake.dev/wake/internal/ask"
 	sessions "code.wake.dev/wake/internal/session"
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/client"
@@ -78,7 +79,7 @@ func (a runVerbs) adoptRun(ctx context.Context, ref string, o adoptOptions) erro
 	case err != nil:
 		return err
 	case state.Imported == "":
-		return usageError("wake resume "+r.RunID+", or wake fork "+r.RunID, "run %s is executed by wake already", r.RunID)
+		return usageError("wake resume "+ask.ShellWord(r.RunID)+", or wake fork "+ask.ShellWord(r.RunID), "run %s is executed by wake already", r.RunID)
 	}
 	found, err := a.findSession(state, o.config)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"code.wake.dev/wake/internal/ask"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -44,9 +45,9 @@ func (a *app) askEach(also []string, ask func(names subjects.Names, of string) e
 func lineFor(verb, run string, several bool) string {
 	prefix, id, _ := strings.Cut(run, ":")
 	if !several {
-		return fmt.Sprintf("wake %s %s", verb, run)
+		return fmt.Sprintf("wake %s %s", verb, ask.ShellWord(run))
 	}
-	return fmt.Sprintf("wake %s %s --prefix %s", verb, id, prefix)
+	return fmt.Sprintf("wake %s %s --prefix %s", verb, ask.ShellWord(id), prefix)
 }
 
 // hintPrefix has the error of a verb, that there is no run, say how to ask for one of another installation, as --also names them.

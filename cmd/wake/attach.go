@@ -79,7 +79,7 @@ func (a viewVerbs) attachRun(ctx context.Context, ref, node string, lines int) (
 		return nil, err
 	}
 	if _, ok := state.Nodes[node]; node != "" && !ok {
-		return nil, usageError("wake status "+runID, "run %s has no node %q that has begun", runID, node)
+		return nil, usageError("wake status "+ask.ShellWord(runID), "run %s has no node %q that has begun", runID, node)
 	}
 	return s.attach(ctx, state, node, page)
 }
@@ -139,7 +139,7 @@ func (s *attached) attach(ctx context.Context, state *wire.State, node string, p
 		return nil, fmt.Errorf("terminal: %w", err)
 	}
 	if m.last == nil && m.err == nil && !m.gone {
-		s.shown.printNote("left run %s, which goes on: wake attach %s comes back\n", m.state.RunID, m.state.RunID)
+		s.shown.printNote("left run %s, which goes on: wake attach %s comes back\n", m.state.RunID, ask.ShellWord(m.state.RunID))
 	}
 	return m.last, m.err
 }

@@ -11,6 +11,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 
+	"code.wake.dev/wake/internal/ask"
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -362,7 +363,7 @@ func (m *attachment) waitLines() []string {
 	lines = append(lines, m.wrap("  ", timeline.Sanitize(what), "")...)
 	if room := min(maxAskLines, max(2, m.rows-6)); len(lines) > room {
 		more := len(lines) - room + 1
-		lines = append(lines[:room-1], m.paint(dim, fmt.Sprintf("  … %d more lines: wake approvals %s", more, w.RunID)))
+		lines = append(lines[:room-1], m.paint(dim, fmt.Sprintf("  … %d more lines: wake approvals %s", more, ask.ShellWord(w.RunID))))
 	}
 	return lines
 }

@@ -229,8 +229,10 @@ type lab struct {
 func (b *benchmark) runStep(ctx context.Context, s benchStep) (rows []bench.Row, err error) {
 	began := time.Now()
 	if service.IsTerminal(b.app.errOut) {
-		b.app.printNote("%-12s …", s.name)
-		defer func() { b.app.printNote("\r%-12s %s\n", s.name, time.Since(began).Round(100*time.Millisecond)) }()
+		fmt.Fprintf(b.app.errOut, "%-12s …", s.name)
+		defer func() {
+			fmt.Fprintf(b.app.errOut, "\r%-12s %s\n", s.name, time.Since(began).Round(100*time.Millisecond))
+		}()
 	}
 	l := &lab{}
 	if l.dir, err = os.MkdirTemp(b.dir, s.name); err != nil {

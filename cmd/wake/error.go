@@ -115,9 +115,11 @@ func (a *app) printError(e *wire.APIError, asJSON bool) {
 	}
 }
 
-// printNote tells the user something beside the result. Nothing depends on it, so that a closed
+// printNote tells the user something beside the result, made safe for terminals. Nothing depends on it, so that a closed
 // stderr is no error.
-func (a *app) printNote(format string, args ...any) { _, _ = fmt.Fprintf(a.errOut, format, args...) }
+func (a *app) printNote(format string, args ...any) {
+	_, _ = io.WriteString(a.errOut, timeline.Sanitize(fmt.Sprintf(format, args...)))
+}
 
 // noteLag notes that an answer of the recorder doesn't have everything yet.
 func (a *app) noteLag(events uint64) {

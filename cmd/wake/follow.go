@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 
+	"code.wake.dev/wake/internal/ask"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/feed"
 	"code.wake.dev/wake/pkg/wire"
@@ -75,7 +76,7 @@ func outcomeError(runID string, last *wire.Event) error {
 		return serviceError(codeRunFailed, "", "run %s was aborted: %s", runID, p.Reason)
 	case *wire.FlowComplete:
 		if p.Status == wire.FlowStatusFailed {
-			return serviceError(codeRunFailed, "wake log "+runID+" --type error", "run %s failed: %s", runID, p.Error)
+			return serviceError(codeRunFailed, "wake log "+ask.ShellWord(runID)+" --type error", "run %s failed: %s", runID, p.Error)
 		}
 	}
 	return nil

@@ -54,7 +54,7 @@ func (a fileVerbs) releaseRun(ctx context.Context, ref, node, config string) err
 	case err != nil:
 		return err
 	case state.Status == wire.RunRunning && state.Imported == "":
-		return serviceError(string(wire.CodeLeaseHeld), "wake pause "+id, "run %s is at work", id)
+		return serviceError(string(wire.CodeLeaseHeld), "wake pause "+ask.ShellWord(id), "run %s is at work", id)
 	}
 	log, err := a.readerOn(ctx, s.conn)
 	if err != nil {
@@ -73,7 +73,7 @@ func (a fileVerbs) releaseRun(ctx context.Context, ref, node, config string) err
 		return err
 	}
 	if c.Cwd == "" || !sessionName().MatchString(c.Session) {
-		return serviceError(codeFailed, "wake export "+id+" --format claude", "run %s has no session with a folder that a person could go on with", id)
+		return serviceError(codeFailed, "wake export "+ask.ShellWord(id)+" --format claude", "run %s has no session with a folder that a person could go on with", id)
 	}
 	folders, err := sessionFolders(config)
 	if err != nil {

@@ -89,7 +89,7 @@ func openQuestion(s *wire.State, named, node string) (wire.Approval, error) {
 	if named != "" {
 		found, err := waitingUnder(open, "question", named, node)
 		if err == nil && found == nil {
-			err = usageError("wake approvals "+s.RunID, "run %s asks no question %q", s.RunID, named)
+			err = usageError("wake approvals "+ask.ShellWord(s.RunID), "run %s asks no question %q", s.RunID, named)
 		}
 		if err != nil {
 			return wire.Approval{}, err
@@ -99,7 +99,7 @@ func openQuestion(s *wire.State, named, node string) (wire.Approval, error) {
 	open = slices.DeleteFunc(open, func(a wire.Approval) bool { return node != "" && a.NodeID != node })
 	switch len(open) {
 	case 0:
-		return wire.Approval{}, usageError("wake approvals "+s.RunID+" lists what it and the runs that it has begun ask", "run %s itself asks nothing", s.RunID)
+		return wire.Approval{}, usageError("wake approvals "+ask.ShellWord(s.RunID)+" lists what it and the runs that it has begun ask", "run %s itself asks nothing", s.RunID)
 	case 1:
 		return open[0], nil
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/ask"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/feed"
 	"code.wake.dev/wake/internal/flow"
@@ -350,7 +351,7 @@ func (a *app) watchRun(ctx context.Context, log *feed.Reader, runID string, from
 	stop()
 	if err := errors.Join(err, s.close()); err != nil {
 		if ctx.Err() != nil {
-			err = serviceError(codeDetached, "wake tail "+runID, "detached from run %s, which goes on", runID)
+			err = serviceError(codeDetached, "wake tail "+ask.ShellWord(runID), "detached from run %s, which goes on", runID)
 		}
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"code.wake.dev/wake/internal/ask"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -54,7 +55,7 @@ func (s *verbSession) stateAt(ctx context.Context, run, at string) (*wire.State,
 	}
 	state, err := s.StateAt(ctx, run, max(pos, 1)) // 0 would be the present
 	if wire.HasCode(err, wire.CodeRunNotFound) {
-		return nil, serviceError(string(wire.CodeNotFound), "wake bookmarks "+run, "run %s had not begun at position %d", run, pos)
+		return nil, serviceError(string(wire.CodeNotFound), "wake bookmarks "+ask.ShellWord(run), "run %s had not begun at position %d", run, pos)
 	}
 	return state, err
 }

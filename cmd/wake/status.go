@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"code.wake.dev/wake/internal/ask"
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -107,19 +108,20 @@ func interruptedNodes(nodes []wire.AgentStatus) []string {
 // nextStep says how the run of a status goes on, as [toDo] does. A copy of a run isn't executed.
 func nextStep(s wire.StatusResponse) string {
 	if s.Imported == wire.ImportedCopy && s.Result == "" && s.Status != wire.RunAborted {
-		return "nothing: it is a copy of a run; wake fork " + s.RunID + " goes on from it"
+		return "nothing: it is a copy of a run; wake fork " + ask.ShellWord(s.RunID) + " goes on from it"
 	}
 	return toDo(s.RunID, s.Status, s.Reason, interruptedNodes(s.Agents))
 }
 
 // toDo says how a run that is paused goes on; of any other run it is "".
 func toDo(run string, status wire.RunStatus, reason string, interrupted []string) string {
+	run = ask.ShellWord(run)
 	resume := "wake resume " + run
 	switch {
 	case status != wire.RunPaused:
 		return ""
 	case reason == wire.PauseRequiresAction && len(interrupted) > 0:
-		nodes := strings.Join(interrupted, ",")
+		nodes := ask.ShellWord(strings.Join(interrupted, ","))
 		return resume + " --rerun " + nodes + " runs again what was interrupted, --fail " + nodes + " gives it up"
 	case reason == wire.PauseParent:
 		return "nothing: it goes on with its parent run"

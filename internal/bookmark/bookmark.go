@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 
+	"code.wake.dev/wake/internal/ask"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/history"
 	"code.wake.dev/wake/internal/run"
@@ -370,7 +371,7 @@ func unknownRun(runID string) error {
 
 func missingPoint(runID, at string) error {
 	return &wire.APIError{
-		Code: wire.CodeNotFound, Message: fmt.Sprintf("run %s has no fork point %q", runID, at), Hint: "wake bookmarks " + runID,
+		Code: wire.CodeNotFound, Message: fmt.Sprintf("run %s has no fork point %q", runID, at), Hint: "wake bookmarks " + ask.ShellWord(runID),
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/ask"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
@@ -104,11 +105,11 @@ func rejectionError(cmd wire.Command, reason string) *wire.APIError {
 	}
 	switch e.Code {
 	case wire.CodeAmbiguousID:
-		e.Hint = fmt.Sprintf("name one of the agents of `wake status %s` with --node or --exec", cmd.RunID)
+		e.Hint = fmt.Sprintf("name one of the agents of `wake status %s` with --node or --exec", ask.ShellWord(cmd.RunID))
 	case wire.CodeNotResumable:
-		e.Hint = fmt.Sprintf("fork it at an earlier point: wake bookmarks %s", cmd.RunID)
+		e.Hint = fmt.Sprintf("fork it at an earlier point: wake bookmarks %s", ask.ShellWord(cmd.RunID))
 		if strings.Contains(e.Message, "--rerun") { // the run has failed
-			e.Hint = fmt.Sprintf("wake resume %s --rerun tries again what failed", cmd.RunID)
+			e.Hint = fmt.Sprintf("wake resume %s --rerun tries again what failed", ask.ShellWord(cmd.RunID))
 		}
 	case wire.CodeRunNotFound:
 		e.Hint = "see `wake runs` for the runs there are"

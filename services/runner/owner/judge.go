@@ -397,7 +397,7 @@ func (j *judge) judgeReply(ctx context.Context) error {
 	})
 	switch len(open) {
 	case 0:
-		return command.Reject(wire.CodeCommandRejected, "no agent waits for an answer to %q; wake approvals %s lists those that do", j.cmd.PromptID, j.state.RunID)
+		return command.Reject(wire.CodeCommandRejected, "no agent waits for an answer to %q; wake approvals %s lists those that do", j.cmd.PromptID, ask.ShellWord(j.state.RunID))
 	case 1:
 	default:
 		return command.Reject(wire.CodeAmbiguousID, "%d agents ask %q%s; name one by nodeId", len(open), j.cmd.PromptID, listText(nodesOf(open)))
@@ -455,7 +455,7 @@ func (j *judge) judgeDecision(ctx context.Context) error {
 	})
 	switch len(open) {
 	case 0:
-		return command.Reject(wire.CodeCommandRejected, "no call %q waits for approval; wake approvals %s lists what does", j.cmd.CallID, j.state.RunID)
+		return command.Reject(wire.CodeCommandRejected, "no call %q waits for approval; wake approvals %s lists what does", j.cmd.CallID, ask.ShellWord(j.state.RunID))
 	case 1:
 	default:
 		return command.Reject(wire.CodeAmbiguousID, "%d calls %q wait for approval%s; name one by nodeId", len(open), j.cmd.CallID, listText(nodesOf(open)))
