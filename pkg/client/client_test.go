@@ -49,10 +49,12 @@ func play(t testing.TB, o client.Options) *stage {
 	return s
 }
 
-func (s *stage) put(w *eventlog.Writer, e *wire.Event) uint64 {
+func (s *stage) put(w *eventlog.Writer, events ...*wire.Event) uint64 {
 	s.t.Helper()
-	e.Timestamp = 7
-	pos, err := w.Append(context.WithoutCancel(s.t.Context()), e)
+	for _, e := range events {
+		e.Timestamp = 7
+	}
+	pos, err := w.Append(context.WithoutCancel(s.t.Context()), events...)
 	if err != nil {
 		s.t.Error(err)
 	}
@@ -89,10 +91,11 @@ func (s *stage) judge(judged func(wire.Command) (reason string, effects []wire.P
 			return
 		}
 		reason, effects := judged(cmd)
-		s.decide("", &wire.CommandReceived{Command: command, CommandID: cmd.ID, Accepted: reason == "", Reason: reason})
+		events := []*wire.Event{{Payload: &wire.CommandReceived{Command: command, CommandID: cmd.ID, Accepted: reason == "", Reason: reason}}}
 		for _, p := range effects {
-			s.decide("", p)
+			events = append(events, &wire.Event{Payload: p})
 		}
+		s.put(s.owner, events...) // one decision
 	})
 	if err != nil {
 		s.t.Fatal(err)
