@@ -77,7 +77,7 @@ type Console struct {
 	reports  http.Handler // takes what hooks of sessions report; nil: the console takes none
 	sessions http.Handler // keeps sessions of programs; nil: the console keeps none
 	pulse    pulse
-	sharing  chan struct{} // has one for each shared run that is read
+	shared   pageCount
 
 	mu   sync.Mutex // of what follows
 	link *link
@@ -99,7 +99,7 @@ func New(c Config) (*Console, error) {
 	if u, err := url.Parse(c.Public); err != nil || c.Public != "" && (u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
 		return nil, fmt.Errorf("console: %.100q is no URL by which others reach it, such as https://wake.example/", c.Public)
 	}
-	s := &Console{c: c, scheme: "http", sharing: make(chan struct{}, maxSharing)}
+	s := &Console{c: c, scheme: "http"}
 	kept := readAddress(c.File)
 	if err := s.findUsers(kept); err != nil {
 		return nil, err

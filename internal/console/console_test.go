@@ -12,6 +12,7 @@ import (
 	"image/png"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -580,6 +581,50 @@ func TestShare(t *testing.T) {
 		if status, text := w.ask(http.MethodPost, "/runs/r/share", "for="+lasts, nil); status != http.StatusConflict || !strings.Contains(text, "no time") {
 			t.Errorf("for %s: %d %s", lasts, status, text)
 		}
+	}
+}
+
+// Whoever has a link to a run and doesn't read what it gets keeps others from that run at most.
+func TestSlowReadersOfShare(t *testing.T) {
+	w := newWorld(t)
+	w.serveConsole()
+	for i := range 12 {
+		w.write("large", fmt.Sprint(i, strings.Repeat(" many words", 20_000)))
+	}
+	w.write("other", "hello")
+	w.get("/", "hello")
+	link := func(run string) string {
+		t.Helper()
+		_, text := w.ask(http.MethodPost, "/runs/"+run+"/share", "for=1h", nil)
+		var v struct{ Link string }
+		if err := json.Unmarshal([]byte(text), &v); err != nil {
+			t.Fatalf("%s, %v", text, err)
+		}
+		return strings.TrimPrefix(v.Link, strings.TrimSuffix(w.console.Address(), "/"))
+	}
+	large, other := link("large"), link("other")
+	drop := func(r *http.Request) { r.Header.Del("Authorization") }
+	for range 4 {
+		c, err := net.Dial("tcp", strings.Trim(strings.TrimPrefix(w.console.Address(), "http:"), "/"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if err := c.(*net.TCPConn).SetReadBuffer(4096); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: %s\r\n\r\n", large, c.RemoteAddr()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(c, make([]byte, 12)); err != nil { // the answer has begun
+			t.Fatal(err)
+		}
+	}
+	if status, page := w.ask(http.MethodGet, large, "", drop); status != http.StatusServiceUnavailable {
+		t.Errorf("one more reader of the same run: %d, %d bytes", status, len(page))
+	}
+	if status, page := w.ask(http.MethodGet, other, "", drop); status != http.StatusOK || !strings.Contains(page, "hello") {
+		t.Errorf("a reader of another run: %d %.300s", status, page)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/http"
+	"sync"
 	"time"
 
 	"code.wake.dev/wake/internal/eventlog"
@@ -22,8 +23,45 @@ const (
 	maxShareTime = 90 * 24 * time.Hour
 )
 
-// maxSharing bounds the shared runs that are read at the same time.
-const maxSharing = 4
+const (
+	// maxPages bounds the pages of shared runs that are sent at the same time, maxPagesOfRun those of one run: who has a link to a run,
+	// and reads slowly, holds up readers of that one alone.
+	maxPages      = 8
+	maxPagesOfRun = 2
+	// maxPageTime is how long the sending of one may take.
+	maxPageTime = 5 * time.Minute
+)
+
+// pageCount counts the pages of shared runs that are being sent, by their runs.
+type pageCount struct {
+	mu    sync.Mutex
+	all   int
+	ofRun map[string]int
+}
+
+// take reports whether one more page of a run may be sent. If so, it counts until it is given back.
+func (c *pageCount) take(run string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.all >= maxPages || c.ofRun[run] >= maxPagesOfRun {
+		return false
+	}
+	if c.ofRun == nil {
+		c.ofRun = map[string]int{}
+	}
+	c.all++
+	c.ofRun[run]++
+	return true
+}
+
+func (c *pageCount) giveBack(run string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all--
+	if c.ofRun[run]--; c.ofRun[run] == 0 {
+		delete(c.ofRun, run)
+	}
+}
 
 // shareRun makes a link to a run for a viewer without a token.
 func (s *Console) shareRun(w http.ResponseWriter, r *http.Request) {
@@ -82,12 +120,13 @@ func (s *Console) showShared(w http.ResponseWriter, r *http.Request) {
 		}})
 		return
 	}
-	select {
-	case s.sharing <- struct{}{}:
-		defer func() { <-s.sharing }()
-	default:
+	if !s.shared.take(run) {
 		s.showError(w, r, &wire.APIError{Code: wire.CodeBusy, Message: "too many look at shared runs just now", Hint: "try again in a minute"})
 		return
+	}
+	defer s.shared.giveBack(run)
+	if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxPageTime)); err != nil {
+		s.c.Logger.WarnContext(r.Context(), "a slow reader of a shared run can't be cut off", "run", run, "error", err)
 	}
 	l, err := s.openLink(r.Context())
 	var known bool
