@@ -153,6 +153,22 @@ func TestSharedBudgetAborts(t *testing.T) {
 	})
 }
 
+// TestSharedBudgetAbortsLater ends runs that a budget has paused when it is changed to abort them.
+func TestSharedBudgetAbortsLater(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.recorder(filepath.Join(t.TempDir(), "recorder.db"))
+		b.budget(wire.SharedBudget{Name: "soft", Usd: 2, Then: wire.BudgetPause})
+		b.runner("r1", restful())
+		b.submit("run1", three)
+		b.awaits("run1 is paused", b.paused("run1", wire.PauseSharedBudget))
+		b.budget(wire.SharedBudget{Name: "soft", Usd: 2, Then: wire.BudgetAbort})
+		if s, _ := b.ended("run1"); s.Status != wire.RunAborted || !strings.HasPrefix(s.Reason, "shared budget spent: soft") {
+			t.Errorf("%s (%s)", s.Status, s.Reason)
+		}
+	})
+}
+
 // TestSharedBudgetWithoutRecorder: what isn't known stops no run, and lets none go on that has stopped; that it isn't kept is told.
 func TestSharedBudgetWithoutRecorder(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {

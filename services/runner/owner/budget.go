@@ -12,11 +12,14 @@ import (
 )
 
 // goOnSpending goes on with a run that a shared budget has stopped, once there is more: on another day, or since
-// it was granted.
+// it was granted. If the budget ends runs by now, it ends the run.
 func (o *owner) goOnSpending(ctx context.Context) error {
 	s := o.view.State()
 	if s.Status != wire.RunPaused || s.Reason != wire.PauseSharedBudget {
 		return nil
+	}
+	if stop := o.stopOf(s); stop != nil && stop.Abort {
+		return o.appendEvents(ctx, []*wire.Event{{Payload: &wire.FlowAborted{Reason: stop.Why}}})
 	}
 	if spent, known := o.cfg.Purse.Spent(s.Labels, time.Now()); spent != nil || !known {
 		return nil
