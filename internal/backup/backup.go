@@ -44,6 +44,9 @@ const version = 1
 // manifestFile is the manifest's name in the folder.
 const manifestFile = "manifest.json"
 
+// sumFile has the manifest's checksum, as sha256sum writes and checks it.
+const sumFile = manifestFile + ".sha256"
+
 // Manifest says what a backup holds.
 type Manifest struct {
 	Version     int       `json:"version"`
@@ -262,7 +265,15 @@ func writeManifest(dir string, m Manifest) error {
 	if err != nil {
 		return err
 	}
-	return durable.Write(filepath.Join(dir, manifestFile), append(text, '\n'), 0o600)
+	text = append(text, '\n')
+	if err := durable.Write(filepath.Join(dir, sumFile), []byte(manifestSum(text)), 0o600); err != nil {
+		return err
+	}
+	return durable.Write(filepath.Join(dir, manifestFile), text, 0o600)
+}
+
+func manifestSum(text []byte) string {
+	return fmt.Sprintf("%x  %s\n", sha256.Sum256(text), manifestFile)
 }
 
 // measureFile returns what is to be known of a file that is complete.
@@ -301,6 +312,15 @@ func openChecked(ctx context.Context, dir string, progress Progress) (m Manifest
 	text, err := os.ReadFile(filepath.Join(dir, manifestFile))
 	if err != nil {
 		return m, err
+	}
+	sum, err := os.ReadFile(filepath.Join(dir, sumFile))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return m, fmt.Errorf("%w: %s is missing", ErrDamaged, sumFile)
+	case err != nil:
+		return m, err
+	case string(sum) != manifestSum(text):
+		return m, fmt.Errorf("%w: %s isn't what %s says", ErrDamaged, manifestFile, sumFile)
 	}
 	if err := json.Unmarshal(text, &m); err != nil {
 		return m, fmt.Errorf("%w: manifest: %w", ErrDamaged, err)

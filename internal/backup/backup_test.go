@@ -2,7 +2,9 @@ package backup_test
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -152,19 +154,26 @@ func TestDamaged(t *testing.T) {
 	flipped := bytes.Clone(data)
 	flipped[len(data)/2] ^= 1
 	outside := bytes.ReplaceAll(text, []byte(`"WAKE_EVENTS.snapshot"`), []byte(`"../WAKE_EVENTS.snapshot"`))
+	other := bytes.Replace(text, []byte(`"max_msgs": -1`), []byte(`"max_msgs": -9`), 1)
+	if bytes.Equal(other, text) {
+		t.Fatal("the manifest has no such setting")
+	}
+	sumOf := func(text []byte) []byte { return fmt.Appendf(nil, "%x  manifest.json\n", sha256.Sum256(text)) }
 	for name, tt := range map[string]struct {
-		path string
-		data []byte
+		path      string
+		data, sum []byte
 	}{
-		"a bit":            {events, flipped},
-		"the end":          {events, data[:len(data)-1]},
-		"no manifest":      {manifest, []byte("[")},
-		"a file elsewhere": {manifest, outside},
+		"a bit":               {events, flipped, sumOf(text)},
+		"the end":             {events, data[:len(data)-1], sumOf(text)},
+		"no manifest":         {manifest, []byte("["), sumOf([]byte("["))},
+		"a file elsewhere":    {manifest, outside, sumOf(outside)},
+		"a bit of a setting":  {manifest, other, sumOf(text)},
+		"a bit of a checksum": {manifest, text, sumOf(other)},
 	} {
 		for _, f := range []struct {
 			path string
 			data []byte
-		}{{events, data}, {manifest, text}, {tt.path, tt.data}} {
+		}{{events, data}, {manifest, text}, {tt.path, tt.data}, {manifest + ".sha256", tt.sum}} {
 			if err := os.WriteFile(f.path, f.data, 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -172,6 +181,14 @@ func TestDamaged(t *testing.T) {
 		if _, err := backup.Open(ctx, dir, quiet); !errors.Is(err, backup.ErrDamaged) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	for path, whole := range map[string][]byte{events: data, manifest: text, manifest + ".sha256": sumOf(text)} {
+		if err := os.WriteFile(path, whole, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := backup.Open(ctx, dir, quiet); err != nil {
+		t.Errorf("as it was written: %v", err)
 	}
 }
 
