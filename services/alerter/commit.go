@@ -236,7 +236,7 @@ func (s commits) flushChosen(chosen func(agentCommits) bool) (commits, []finding
 			continue
 		}
 		f := k.finding()
-		if same := len(found); same > 0 && found[same-1].Armed == f.Armed { // of another agent, told by the same event
+		if slices.ContainsFunc(found, func(other finding) bool { return other.Armed == f.Armed }) { // of another agent, told by the same event
 			f.Level = nameLine(agent[strings.IndexByte(agent, '\n')+1:])
 		}
 		found = append(found, f)
