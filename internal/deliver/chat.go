@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nicholas-fedor/shoutrrr/pkg/router"
 	"github.com/nicholas-fedor/shoutrrr/pkg/types"
@@ -14,10 +15,33 @@ import (
 
 // chat sends texts to chat and push services.
 type chat struct {
-	url     string
-	service types.Service // nil until it is needed: some call home to begin with
-	running chan error    // outcome of the call that goes on; nil: none does
-	id      string        // what it sends
+	locate  func() (types.Service, error)
+	service types.Service        // nil until it is needed: some call home to begin with
+	running chan chatOutcome     // of the call that goes on; nil: none does
+	id      string               // what it sends
+	begun   time.Time            // when it began
+	stuck   []<-chan chatOutcome // of calls that were given up
+}
+
+// chatOutcome is what a call has come to.
+type chatOutcome struct {
+	service types.Service // for the next call
+	err     error
+}
+
+const (
+	// maxChatCall is how long a call may take before the service counts as one that never answers, and another call is made: what it was to send
+	// may come twice then.
+	maxChatCall = 5 * time.Minute
+	// maxStuck bounds the calls to a service that never answers, each of which holds a connection.
+	maxStuck = 8
+)
+
+func newChat(url string) *chat {
+	return &chat{locate: func() (types.Service, error) {
+		var r router.ServiceRouter
+		return r.Locate(url)
+	}}
 }
 
 // checkService says what is wrong with a URL of a service, as far as that can be told
@@ -42,44 +66,56 @@ func checkService(address string) error {
 
 // sendNotification sends a text. The services don't know contexts: a call that takes too long
 // goes on, and its outcome is that of the next attempt if it sends the same. There
-// is one call at a time.
+// is one call at a time, but for those that were given up.
 func (c *chat) sendNotification(ctx context.Context, n Notification) error {
 	if c.running != nil {
 		old := c.id
-		if err := c.awaitOutcome(ctx); errors.Is(err, context.DeadlineExceeded) || old == n.ID && err == nil {
+		err := c.awaitOutcome(ctx)
+		if errors.Is(err, context.DeadlineExceeded) && !c.giveUp() || old == n.ID && err == nil {
 			return err
 		}
+		if ctx.Err() != nil {
+			return ctx.Err() // the next attempt makes a new call
+		}
 	}
-	c.running, c.id = make(chan error, 1), n.ID
+	c.running, c.id, c.begun = make(chan chatOutcome, 1), n.ID, time.Now()
 	text := n.Text
 	if n.link != "" {
 		text += "\n" + n.link
 	}
-	go func(done chan<- error) { done <- c.callService(text) }(c.running)
+	go func(s types.Service, done chan<- chatOutcome) { done <- c.callService(s, text) }(c.service, c.running)
 	return c.awaitOutcome(ctx)
 }
 
 func (c *chat) awaitOutcome(ctx context.Context) error {
 	select {
-	case err := <-c.running:
-		c.running = nil
-		return err
+	case o := <-c.running:
+		c.running, c.service = nil, o.service
+		return o.err
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// callService is the one that runs, so it has the service to itself.
-func (c *chat) callService(text string) error {
-	if c.service == nil {
-		var r router.ServiceRouter
-		s, err := r.Locate(c.url)
-		if err != nil {
-			return err
-		}
-		c.service = s
+// giveUp leaves a call that has taken too long to itself, unless too many are left already.
+func (c *chat) giveUp() bool {
+	c.stuck = slices.DeleteFunc(c.stuck, func(done <-chan chatOutcome) bool { return len(done) > 0 })
+	if c.running == nil || time.Since(c.begun) < maxChatCall || len(c.stuck) >= maxStuck {
+		return false
 	}
-	return c.service.Send(Harmless(text), &types.Params{})
+	c.stuck, c.running, c.service = append(c.stuck, c.running), nil, nil
+	return true
+}
+
+// callService sends a text by a service, or by one that it finds. No other call has the service meanwhile.
+func (c *chat) callService(s types.Service, text string) chatOutcome {
+	if s == nil {
+		var err error
+		if s, err = c.locate(); err != nil {
+			return chatOutcome{err: err}
+		}
+	}
+	return chatOutcome{s, s.Send(Harmless(text), &types.Params{})}
 }
 
 // closeSender leaves the call that goes on to its service: many have no bound, and no other sink waits for one that is dead.

@@ -92,7 +92,7 @@ func sinkKinds() map[string]kind {
 		},
 		"chat": {
 			fields: "url", check: checkChat,
-			open: func(_ Config, s *Sink, _ subjects.Names) (sender, error) { return &chat{url: s.URL}, nil },
+			open: func(_ Config, s *Sink, _ subjects.Names) (sender, error) { return newChat(s.URL), nil },
 		},
 		"exec": {
 			fields: "command env", check: checkProgram,
