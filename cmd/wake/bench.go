@@ -229,9 +229,9 @@ type lab struct {
 func (b *benchmark) runStep(ctx context.Context, s benchStep) (rows []bench.Row, err error) {
 	began := time.Now()
 	if service.IsTerminal(b.app.errOut) {
-		fmt.Fprintf(b.app.errOut, "%-12s …", s.name)
+		_, _ = fmt.Fprintf(b.app.errOut, "%-12s …", s.name)
 		defer func() {
-			fmt.Fprintf(b.app.errOut, "\r%-12s %s\n", s.name, time.Since(began).Round(100*time.Millisecond))
+			_, _ = fmt.Fprintf(b.app.errOut, "\r%-12s %s\n", s.name, time.Since(began).Round(100*time.Millisecond))
 		}()
 	}
 	l := &lab{}
