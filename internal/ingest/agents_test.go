@@ -235,3 +235,38 @@ func TestSettingsOfATurn(t *testing.T) {
 		t.Error("no call of a model")
 	}
 }
+
+// Messages of Gemini's session files whose ids are one, or that have none, are told all the same.
+func TestGeminiWithoutOwnIDs(t *testing.T) {
+	log := openLog(t)
+	for _, id := range []string{"1", ""} {
+		in := strings.ReplaceAll(`{"sessionId":"s","projectHash":"p","startTime":"2026-01-01T00:00:00Z"}
+{"id":"ID","timestamp":"2026-01-01T00:00:00Z","type":"user","content":"hi"}
+{"id":"ID","timestamp":"2026-01-01T00:00:01Z","type":"gemini","content":"ok","toolCalls":[{"id":"c","name":"ls","args":{},"status":"success","result":[{"text":"x"}]}]}
+`, "ID", id)
+		if id == "" {
+			in += `{"timestamp":"2026-01-01T00:00:02Z","type":"user","content":"and"}
+{"timestamp":"2026-01-01T00:00:03Z","type":"gemini","content":"done"}
+`
+		}
+		if _, err := ingest.Run(t.Context(), log, strings.NewReader(in), ingest.Options{RunID: "r" + id, Runner: "w", Format: ingest.GeminiSession}); err != nil {
+			t.Fatal(err)
+		}
+		var told []string
+		_, events := fold(t, log, "r"+id)
+		for _, e := range events {
+			switch p := e.Payload.(type) {
+			case *wire.UserMessage:
+				told = append(told, p.Content)
+			case *wire.AgentText:
+				told = append(told, p.Content)
+			case *wire.AgentTool:
+				told = append(told, p.ToolName)
+			}
+		}
+		want := map[string]string{"1": "hi ok ls", "": "hi ok ls and done"}[id]
+		if got := strings.Join(told, " "); got != want {
+			t.Errorf("with id %q: %s, want %s", id, got, want)
+		}
+	}
+}

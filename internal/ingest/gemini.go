@@ -12,8 +12,9 @@ import (
 type geminiSession struct {
 	*story
 
-	said map[string]*geminiSaid // by id of the message
-	open bool                   // the last message has calls, or is the user's: the model is to go on
+	heard map[string]bool        // messages of the user, by their ids
+	said  map[string]*geminiSaid // those of the model
+	open  bool                   // the last message has calls, or is the user's: the model is to go on
 }
 
 // geminiSaid is what of a message is told already.
@@ -107,10 +108,12 @@ func (g *geminiSession) takeRecord(line json.RawMessage, outermost bool) {
 
 // takeUser takes a message in the user's name. Those with results of calls tell what the calls do.
 func (g *geminiSession) takeUser(r geminiRecord, line json.RawMessage) {
-	if g.said[r.ID] != nil {
+	if g.heard[r.ID] {
 		return
 	}
-	g.said[r.ID] = &geminiSaid{}
+	if r.ID != "" {
+		g.heard[r.ID] = true
+	}
 	var parts []geminiPart
 	var texts []string
 	if json.Unmarshal(r.Content, &parts) != nil {
@@ -135,7 +138,7 @@ func (g *geminiSession) takeUser(r geminiRecord, line json.RawMessage) {
 
 func (g *geminiSession) takeAnswer(r geminiRecord) {
 	said := g.said[r.ID]
-	if said == nil {
+	if said == nil || r.ID == "" {
 		said = &geminiSaid{calls: map[string]bool{}}
 		g.said[r.ID] = said
 	}

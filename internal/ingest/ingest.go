@@ -231,9 +231,14 @@ func (i *ingestion) beginRun(ctx context.Context) (err error) {
 }
 
 // readInput writes the events of the input. Terminal ones are written too: the
-// outcome remembers them.
-func (i *ingestion) readInput(ctx context.Context, lines iter.Seq2[[]byte, error]) (*agent.Outcome, error) {
-	outcome := &agent.Outcome{}
+// outcome remembers them. A line at which its reader panics ends the input: it is a stranger's, and must not end the process.
+func (i *ingestion) readInput(ctx context.Context, lines iter.Seq2[[]byte, error]) (outcome *agent.Outcome, err error) {
+	outcome = &agent.Outcome{}
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("read the input: line %d: a defect of wake: %v", i.result.Lines+1, p)
+		}
+	}()
 	n := i.newReader()
 	for line, err := range lines {
 		var long *claude.LineTooLongError
@@ -295,7 +300,7 @@ func (i *ingestion) newReader() formatReader {
 	case Gemini:
 		return &geminiStream{story: told}
 	case GeminiSession:
-		return &geminiSession{story: told, said: map[string]*geminiSaid{}}
+		return &geminiSession{story: told, heard: map[string]bool{}, said: map[string]*geminiSaid{}}
 	case OpenCode, OpenCodeSession:
 		return &openCode{story: told, document: i.result.Format == OpenCodeSession}
 	case Transcript:

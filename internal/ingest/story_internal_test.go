@@ -91,3 +91,12 @@ func TestTimes(t *testing.T) {
 		t.Errorf("a line tells %d", at)
 	}
 }
+
+// A defect in a reader of lines, which strangers may find, is the end of the input and not of the process.
+func TestDefectEndsInput(t *testing.T) {
+	i := &ingestion{result: Result{Format: StreamJSON, Lines: 6}}
+	_, err := i.readInput(t.Context(), func(func([]byte, error) bool) { panic("no such thing") })
+	if err == nil || !strings.Contains(err.Error(), "line 7: a defect of wake: no such thing") {
+		t.Error(err)
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -303,7 +304,14 @@ type pieceReader struct {
 	rest []byte
 }
 
-func (in *input) makeRuns(ctx context.Context, writer string) (any, *wire.APIError) {
+// makeRuns makes runs of what is sent. A panic is the input's problem: a stranger's input must not end the process.
+func (in *input) makeRuns(ctx context.Context, writer string) (result any, problem *wire.APIError) {
+	defer func() {
+		if p := recover(); p != nil {
+			in.server.logger.Error("an input has met a defect of wake", "asker", in.asker, "panic", p, "stack", string(debug.Stack()))
+			result, problem = nil, &wire.APIError{Code: wire.CodeInternal, Message: fmt.Sprintf("a defect of wake: %v", p), Hint: "its log says more"}
+		}
+	}()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop() // what still reads is over
 	q, log := in.ask, in.server.log

@@ -3,7 +3,10 @@ package inlet
 import (
 	"errors"
 	"io"
+	"log/slog"
 	"testing"
+
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // What was taken of an input is read, also if its sender is gone by then.
@@ -18,5 +21,14 @@ func TestTakenPiecesAreRead(t *testing.T) {
 		if len(content) != 5*maxWaiting || !errors.Is(err, errGone) {
 			t.Fatalf("%d of %d bytes are read (%v)", len(content), 5*maxWaiting, err)
 		}
+	}
+}
+
+// A defect that an input meets is told to its sender, and doesn't end the process.
+func TestDefectIsTold(t *testing.T) {
+	in := &input{server: &Server{logger: slog.New(slog.DiscardHandler)}, ask: wire.IngestRequest{Format: "stream-json"}, pieces: make(chan []byte, 1)}
+	in.pieces <- []byte(`{"type":"system","subtype":"init"}` + "\n") // for a log that isn't there
+	if _, problem := in.makeRuns(t.Context(), "w"); problem == nil || problem.Code != wire.CodeInternal {
+		t.Errorf("%+v", problem)
 	}
 }
