@@ -48,10 +48,15 @@ func (s *Console) findUsers(kept keptAddress) (err error) {
 		}
 		s.users = []user{{role: operator, token: kept.token}, {role: viewer, token: deriveSecret(kept.token, "viewer")}}
 	}
-	if err == nil {
-		s.secret = []byte(deriveSecret(s.users[0].token, "links"))
+	if err != nil {
+		return err
 	}
-	return err
+	secret := rand.Text() // of a console without an operator: no user may be able to sign links, which also answer
+	if first := s.users[0]; first.role == operator {
+		secret = first.token
+	}
+	s.secret = []byte(deriveSecret(secret, "links"))
+	return nil
 }
 
 // readUsers reads a file of lines NAME ROLE TOKEN. What begins with # is a comment. The first

@@ -52,7 +52,7 @@ func TestLongStory(t *testing.T) {
 
 // Changes of a session within changes are kept as they are, not opened.
 func TestNestedChanges(t *testing.T) {
-	g := &geminiSession{story: newStory(GeminiSession, 1, Options{}), said: map[string]*geminiSaid{}}
+	g := &geminiSession{story: newStory(GeminiSession, 1, Options{}), heard: map[string]bool{}, said: map[string]*geminiSaid{}}
 	said := func(id string) string {
 		return `{"id":"` + id + `","type":"user","content":[{"text":"` + id + `"}]}`
 	}
