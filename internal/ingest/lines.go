@@ -103,11 +103,12 @@ type lineReader struct {
 	options LinesOptions
 	result  LinesResult
 
-	runs   map[string]*lineRun // by the run_id of lines
-	order  []*lineRun
-	last   *lineRun
-	before []numberedLine // lines that are no events before the first that is
-	line   int            // of the input
+	runs       map[string]*lineRun // by the run_id of lines
+	order      []*lineRun
+	last       *lineRun
+	before     []numberedLine // lines that are no events before the first that is
+	beforeSize int            // of their texts
+	line       int            // of the input
 }
 
 type numberedLine struct {
@@ -218,6 +219,12 @@ func (l *lineReader) addFinding(f kahn.Finding) {
 	}
 }
 
+// What bounds the lines in front of the first one of KAHN, which are of the run that it names: they wait in memory.
+const (
+	maxBefore     = 1000
+	maxBeforeSize = 8 << 20
+)
+
 // takeRaw takes a line that is no event.
 func (l *lineReader) takeRaw(ctx context.Context, n numberedLine) error {
 	if l.options.Strict {
@@ -225,6 +232,9 @@ func (l *lineReader) takeRaw(ctx context.Context, n numberedLine) error {
 	}
 	if l.last == nil {
 		l.before = append(l.before, n)
+		if l.beforeSize += len(n.text); len(l.before) > maxBefore || l.beforeSize > maxBeforeSize {
+			return fmt.Errorf("%w, up to line %d: %s", ErrNoLine, n.line, n.problem)
+		}
 		return nil
 	}
 	l.addFinding(kahn.Finding{Line: n.line, Severity: kahn.Violation, RunID: l.last.id, Problem: n.problem})

@@ -99,6 +99,17 @@ func TestLines(t *testing.T) {
 }
 
 // TestLinesSpending: the ends of an agent tell what it has used in the run so far, and lines when all of it was.
+// What isn't KAHN at all isn't read to its end: lines in front of the first one of KAHN wait in memory.
+func TestLinesWithoutKahn(t *testing.T) {
+	log := openLog(t)
+	for name, line := range map[string]string{"many": "x\n", "large": strings.Repeat("x", 100<<10) + "\n"} {
+		in := strings.NewReader(strings.Repeat(line, 64<<20/len(line)))
+		if _, err := ingest.Lines(t.Context(), log, in, ingest.LinesOptions{Runner: "w"}); !errors.Is(err, ingest.ErrNoLine) || in.Len() == 0 {
+			t.Errorf("%s: %v, with %d MiB left", name, err, in.Len()>>20)
+		}
+	}
+}
+
 func TestLinesSpending(t *testing.T) {
 	log := logtest.Start(t)
 	end := func(at, ext string) string {

@@ -125,6 +125,11 @@ func (in *Intake) passAlert(ctx context.Context, subject string, stored []byte) 
 	if err != nil || parent.Run == "" || parent.Incarnation != in.cfg.Log.Incarnation() {
 		return err
 	}
+	// A run that was only recorded is what its file says, and so is whose child it is: its words must not reach that one's agents.
+	told, err := in.cfg.Runs.State(ctx, alert.RunID)
+	if err != nil || told.Imported != "" || told.Position.Seq > 0 && told.ParentRun != alert.ParentRun {
+		return err
+	}
 	id := "alert-" + alert.Key
 	if len(id) > command.MaxID {
 		id = id[:command.MaxID]
