@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"code.wake.dev/wake/internal/ingest"
+	"code.wake.dev/wake/internal/ledger"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -268,5 +269,21 @@ func TestGeminiWithoutOwnIDs(t *testing.T) {
 		if got := strings.Join(told, " "); got != want {
 			t.Errorf("with id %q: %s, want %s", id, got, want)
 		}
+	}
+}
+
+// What a program tells of fewer than no tokens counts for none.
+func TestNegativeTokens(t *testing.T) {
+	log := openLog(t)
+	in := `{"type":"system","subtype":"init","cwd":"/work","session_id":"5e551011-0000-4000-8000-000000000001","tools":["Bash"],"model":"m","permissionMode":"default","uuid":"u0"}
+{"type":"assistant","session_id":"5e551011-0000-4000-8000-000000000001","uuid":"u1","message":{"id":"m1","role":"assistant","content":[{"type":"text","text":"a"}],"usage":{"input_tokens":-5000000,"output_tokens":-7000000}}}
+{"type":"result","subtype":"success","session_id":"5e551011-0000-4000-8000-000000000001","uuid":"u2","is_error":false,"num_turns":1,"duration_ms":1,"result":"a","total_cost_usd":-4,"usage":{"input_tokens":-5000000,"output_tokens":-7000000}}
+`
+	if _, err := ingest.Run(t.Context(), log, strings.NewReader(in), ingest.Options{RunID: "n", Runner: "w", Format: ingest.StreamJSON}); err != nil {
+		t.Fatal(err)
+	}
+	s, _ := fold(t, log, "n")
+	if ledger.Spent(s.Usage).Tokens < 0 || s.Usage.CostUsd < 0 {
+		t.Errorf("%+v", ledger.Spent(s.Usage))
 	}
 }

@@ -121,8 +121,9 @@ func (l *Ledger) addCall(e *wire.Event, p *wire.Usage) []Entry {
 	}
 	x := Entry{
 		Spending: wire.Spending{
-			Model: ModelName(p.Model), Calls: 1, InputTokens: p.InputTokens, OutputTokens: p.OutputTokens,
-			CacheCreationInputTokens: wire.ValueOf(p.CacheCreationInputTokens), CacheReadInputTokens: wire.ValueOf(p.CacheReadInputTokens),
+			Model: ModelName(p.Model), Calls: 1, InputTokens: AddTokens(0, p.InputTokens), OutputTokens: AddTokens(0, p.OutputTokens),
+			CacheCreationInputTokens: AddTokens(0, wire.ValueOf(p.CacheCreationInputTokens)),
+			CacheReadInputTokens:     AddTokens(0, wire.ValueOf(p.CacheReadInputTokens)),
 		},
 		Source: p.Source, Message: p.MessageID, Parent: e.Parent,
 	}
@@ -169,13 +170,21 @@ func (a *Accounts) Apply(e *wire.Event) []Entry {
 	return l.Apply(e)
 }
 
+// MaxTokens bounds tokens, and what they come to in a run: agents tell what they like.
+const MaxTokens = 1 << 50
+
+// AddTokens adds to a sum of tokens, which stays within 0 and [MaxTokens], whatever is added.
+func AddTokens(sum, n int64) int64 {
+	return min(max(0, sum+min(max(n, -MaxTokens), MaxTokens)), MaxTokens)
+}
+
 // Add returns the sum of two, which has the model of the first.
 func Add(a, b wire.Spending) wire.Spending {
 	a.Calls += b.Calls
-	a.InputTokens += b.InputTokens
-	a.OutputTokens += b.OutputTokens
-	a.CacheCreationInputTokens += b.CacheCreationInputTokens
-	a.CacheReadInputTokens += b.CacheReadInputTokens
+	a.InputTokens = AddTokens(a.InputTokens, b.InputTokens)
+	a.OutputTokens = AddTokens(a.OutputTokens, b.OutputTokens)
+	a.CacheCreationInputTokens = AddTokens(a.CacheCreationInputTokens, b.CacheCreationInputTokens)
+	a.CacheReadInputTokens = AddTokens(a.CacheReadInputTokens, b.CacheReadInputTokens)
 	a.CostUsd = min(max(0, a.CostUsd+b.CostUsd), wire.MaxCostUsd)
 	a.ComputedUsd = min(max(0, a.ComputedUsd+b.ComputedUsd), wire.MaxCostUsd)
 	a.Unpriced += b.Unpriced

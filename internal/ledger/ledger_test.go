@@ -2,10 +2,12 @@ package ledger_test
 
 import (
 	"fmt"
+	"math"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"pgregory.net/rapid"
 
 	"code.wake.dev/wake/internal/ledger"
 	"code.wake.dev/wake/pkg/wire"
@@ -253,4 +255,31 @@ func TestManyMessages(t *testing.T) {
 	if sum.InputTokens != many || sum.Unpriced != many {
 		t.Errorf("unsettled are %d tokens of %d calls without a price, want %d of each", sum.InputTokens, sum.Unpriced, many)
 	}
+}
+
+// Sums of what agents tell stay within their bounds, and none is less than nothing.
+func TestHostileTokens(t *testing.T) {
+	absurd := []int64{math.MinInt64, -5_000_000, 0, 7, math.MaxInt64}
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.SampledFrom(absurd)
+		var l ledger.Ledger
+		var sum wire.Spending
+		for i := range rapid.IntRange(1, 12).Draw(t, "calls") {
+			var p wire.Payload = &wire.Usage{
+				Model: "m", MessageID: fmt.Sprint(i), InputTokens: n.Draw(t, "in"), OutputTokens: n.Draw(t, "out"),
+				CacheReadInputTokens: new(n.Draw(t, "read")), CacheCreationInputTokens: new(n.Draw(t, "made")),
+			}
+			if rapid.IntRange(0, 3).Draw(t, "result") == 0 {
+				p = &wire.TurnEnd{ModelUsage: map[string]wire.ModelUsage{"m": {InputTokens: n.Draw(t, "in"), OutputTokens: n.Draw(t, "out")}}}
+			}
+			for _, x := range l.Apply(&wire.Event{NodeID: "a", ExecID: "a#1", Payload: p}) {
+				sum = ledger.Add(sum, x.Spending)
+			}
+			for _, v := range []int64{sum.InputTokens, sum.OutputTokens, sum.CacheReadInputTokens, sum.CacheCreationInputTokens, ledger.TokensIn(sum)} {
+				if v < 0 || v > 3*ledger.MaxTokens {
+					t.Fatalf("%+v", sum)
+				}
+			}
+		}
+	})
 }

@@ -81,8 +81,8 @@ func (r result) tokensByModel(told []wire.Spending) []wire.Spending {
 			return slices.Clone(told)
 		}
 		return []wire.Spending{{
-			InputTokens: max(0, u.InputTokens), OutputTokens: max(0, u.OutputTokens),
-			CacheCreationInputTokens: max(0, wire.ValueOf(u.CacheCreationInputTokens)), CacheReadInputTokens: max(0, wire.ValueOf(u.CacheReadInputTokens)),
+			InputTokens: AddTokens(0, u.InputTokens), OutputTokens: AddTokens(0, u.OutputTokens),
+			CacheCreationInputTokens: AddTokens(0, wire.ValueOf(u.CacheCreationInputTokens)), CacheReadInputTokens: AddTokens(0, wire.ValueOf(u.CacheReadInputTokens)),
 		}}
 	}
 	sums := map[string]wire.Spending{}
@@ -97,10 +97,10 @@ func (r result) tokensByModel(told []wire.Spending) []wire.Spending {
 		model := ModelName(name)
 		s := sums[model]
 		s.Model = model
-		s.InputTokens += max(0, m.InputTokens)
-		s.OutputTokens += max(0, m.OutputTokens)
-		s.CacheCreationInputTokens += max(0, wire.ValueOf(m.CacheCreationInputTokens))
-		s.CacheReadInputTokens += max(0, wire.ValueOf(m.CacheReadInputTokens))
+		s.InputTokens = AddTokens(s.InputTokens, max(0, m.InputTokens))
+		s.OutputTokens = AddTokens(s.OutputTokens, max(0, m.OutputTokens))
+		s.CacheCreationInputTokens = AddTokens(s.CacheCreationInputTokens, max(0, wire.ValueOf(m.CacheCreationInputTokens)))
+		s.CacheReadInputTokens = AddTokens(s.CacheReadInputTokens, max(0, wire.ValueOf(m.CacheReadInputTokens)))
 		if usd := costOf(m.CostUsd); usd != nil {
 			s.CostUsd += *usd
 		}

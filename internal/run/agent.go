@@ -192,10 +192,10 @@ func (f *fold) accountSpending(a actor) {
 	}
 	for _, x := range l.Apply(f.e) {
 		u := &f.s.Usage
-		u.InputTokens += x.InputTokens
-		u.OutputTokens += x.OutputTokens
-		u.CacheCreationInputTokens += x.CacheCreationInputTokens
-		u.CacheReadInputTokens += x.CacheReadInputTokens
+		u.InputTokens = ledger.AddTokens(u.InputTokens, x.InputTokens)
+		u.OutputTokens = ledger.AddTokens(u.OutputTokens, x.OutputTokens)
+		u.CacheCreationInputTokens = ledger.AddTokens(u.CacheCreationInputTokens, x.CacheCreationInputTokens)
+		u.CacheReadInputTokens = ledger.AddTokens(u.CacheReadInputTokens, x.CacheReadInputTokens)
 		u.CostUsd, u.ComputedUsd = addCost(u.CostUsd, x.CostUsd), addCost(u.ComputedUsd, x.ComputedUsd)
 		a.n.CostUsd, a.n.ComputedUsd = addCost(a.n.CostUsd, x.CostUsd), addCost(a.n.ComputedUsd, x.ComputedUsd)
 		u.Unpriced += x.Unpriced

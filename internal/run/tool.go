@@ -5,6 +5,7 @@ import (
 	"iter"
 	"slices"
 
+	"code.wake.dev/wake/internal/ledger"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -181,7 +182,7 @@ func (f *fold) agentTool(a actor, p *wire.AgentTool) error {
 	if p.ChildCostUsd != nil && *p.ChildCostUsd > 0 {
 		f.s.Usage.ChildCostUsd = min(f.s.Usage.ChildCostUsd+*p.ChildCostUsd, wire.MaxCostUsd)
 	}
-	f.s.Usage.ChildTokens += max(0, p.ChildTokens)
+	f.s.Usage.ChildTokens = ledger.AddTokens(f.s.Usage.ChildTokens, max(0, p.ChildTokens))
 	if open {
 		delete(f.s.Tools, key)
 	}

@@ -45,7 +45,7 @@ func (s spending) detect(in input) (spending, []finding) {
 		account := s.Nodes[e.NodeID]
 		for _, x := range account.Apply(e) {
 			s = s.addCost(in.At, x.CostUsd)
-			s.Tokens += ledger.TokensIn(x.Spending) + x.OutputTokens
+			s.Tokens = ledger.AddTokens(s.Tokens, ledger.TokensIn(x.Spending)+x.OutputTokens)
 		}
 		s.Nodes = withKey(s.Nodes, e.NodeID, account)
 		return s.crossBudget(in)

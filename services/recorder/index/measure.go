@@ -84,11 +84,9 @@ func (w *writer) noteSpend(r *runRow, n *nodeRow, day int64, model string, x wir
 	s.CostUsd, s.ComputedUsd, s.Unpriced = s.CostUsd+x.CostUsd, s.ComputedUsd+x.ComputedUsd, s.Unpriced+x.Unpriced
 }
 
-// maxTokens bounds what a sum of tokens comes to: agents tell of them what they like, and a database ends what would be more than it can
-// hold.
-const maxTokens = 1 << 50
-
-func boundTokens(n int64) int64 { return min(max(n, -maxTokens), maxTokens) }
+// boundTokens bounds a sum of tokens, which of one day may be less than nothing: a result may tell of less than its calls have told of
+// the day before.
+func boundTokens(n int64) int64 { return min(max(n, -ledger.MaxTokens), ledger.MaxTokens) }
 
 // writeSpend writes what the batch adds to spend.
 func (w *writer) writeSpend() error {

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"code.wake.dev/wake/internal/ledger"
 	"code.wake.dev/wake/services/recorder/internal/database"
 	"code.wake.dev/wake/services/recorder/internal/table"
 )
@@ -174,8 +175,8 @@ func manyRows(one, insert string) string {
 	return strings.Replace(head, "INSERT", insert, 1) + "VALUES " + strings.Join(rows, ", ") + rest
 }
 
-// boundedSum adds a number of tokens to that of a row of spend; see [maxTokens].
+// boundedSum adds a number of tokens to that of a row of spend; see [boundTokens].
 func boundedSum(column string) string {
-	most, sum := strconv.Itoa(maxTokens), "spend."+column+" + excluded."+column
+	most, sum := strconv.Itoa(ledger.MaxTokens), "spend."+column+" + excluded."+column
 	return "CASE WHEN " + sum + " > " + most + " THEN " + most + " WHEN " + sum + " < -" + most + " THEN -" + most + " ELSE " + sum + " END"
 }
