@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"code.wake.dev/wake/internal/budget"
 	"code.wake.dev/wake/internal/timeline"
@@ -33,7 +34,7 @@ or by wake run --budget-usd.`,
 }
 
 func (a runVerbs) budgetSetCommand() *cobra.Command {
-	var b wire.SharedBudget
+	var given wire.SharedBudget
 	var labels []string
 	cmd := &cobra.Command{
 		Use:   "set NAME",
@@ -41,6 +42,7 @@ func (a runVerbs) budgetSetCommand() *cobra.Command {
 		Long: `Set a budget, or change the one of this name, from now on.
 
     wake budget set core --label team=core --per day --usd 50
+    wake budget set core --usd 80                              # grants more; the rest stays as it is
     wake budget set all --usd 1000 --then abort
 
 It is told at 50, 80 and 100 %. Runs that it covers pause when it is spent, those that begin later too,
@@ -49,27 +51,63 @@ and go on by themselves when there is more: the next day (UTC), or when more is 
 			if len(labels) > 1 {
 				return usageError("wake budget set --help", "a budget is of one label: give --label once")
 			}
-			b.Name, b.Label = args[0], strings.Join(labels, "")
-			if err := budget.Check(b); err != nil {
-				return usageError("wake budget set --help", "%w", err)
-			}
+			given.Label = strings.Join(labels, "")
 			return withStore(cmd.Context(), a, budget.Open, func(ctx context.Context, store *budget.Store) error {
-				if err := store.Put(ctx, b); err != nil {
+				b, err := store.Edit(ctx, args[0], func(b *wire.SharedBudget) { giveBudget(b, given, cmd.Flags()) })
+				if _, invalid := errors.AsType[*budget.InvalidError](err); invalid {
+					return usageError("wake budget set --help", "%w", err)
+				}
+				if err != nil {
 					return err
 				}
-				return a.printAnswer(b, "set budget "+b.Name)
+				return a.printAnswer(b, fmt.Sprintf("set budget %s: %s", b.Name, budgetTerms(b)))
 			})
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringArrayVar(&labels, "label", nil, "of runs with this label, `key=value` (default: of all runs)")
-	flags.StringVar(&b.Per, "per", "", "anew each `day`, UTC (default: of all time)")
-	flags.Float64Var(&b.Usd, "usd", 0, "what they may cost, in US `dollars`; 0: no bound")
-	flags.Int64Var(&b.Tokens, "tokens", 0, "how many `tokens` they may use, those of the cache included; 0: no bound")
-	flags.StringVar(&b.Then, "then", wire.BudgetPause, "what follows when that is spent: `pause` or abort")
+	flags.StringArrayVar(&labels, "label", nil, "of runs with this label, `key=value`; '': of all runs (default: as it is, else of all runs)")
+	flags.StringVar(&given.Per, "per", "", "anew each `day`, UTC; '': of all time (default: as it is, else of all time)")
+	flags.Float64Var(&given.Usd, "usd", 0, "what they may cost, in US `dollars`; 0: no bound (default: as it is)")
+	flags.Int64Var(&given.Tokens, "tokens", 0, "how many `tokens` they may use, those of the cache included; 0: no bound (default: as it is)")
+	flags.StringVar(&given.Then, "then", "", "what follows when that is spent: `pause` or abort (default: as it is, else pause)")
 	completeFlag(cmd, "per", cobra.FixedCompletions([]string{wire.BudgetPerDay}, cobra.ShellCompDirectiveNoFileComp))
 	completeFlag(cmd, "then", cobra.FixedCompletions([]string{wire.BudgetPause, wire.BudgetAbort}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
+}
+
+// giveBudget changes what flags have given of a budget, and nothing else.
+func giveBudget(b *wire.SharedBudget, given wire.SharedBudget, flags *pflag.FlagSet) {
+	for name, give := range map[string]func(){
+		"label":  func() { b.Label = given.Label },
+		"per":    func() { b.Per = given.Per },
+		"usd":    func() { b.Usd = given.Usd },
+		"tokens": func() { b.Tokens = given.Tokens },
+		"then":   func() { b.Then = given.Then },
+	} {
+		if flags.Changed(name) {
+			give()
+		}
+	}
+	b.Then = cmp.Or(b.Then, wire.BudgetPause)
+}
+
+// budgetTerms says what a budget bounds, and what follows.
+func budgetTerms(b wire.SharedBudget) string {
+	var bounds []string
+	if b.Usd > 0 {
+		bounds = append(bounds, fmt.Sprintf("$%.2f", b.Usd))
+	}
+	if b.Tokens > 0 {
+		bounds = append(bounds, fmt.Sprintf("%d tokens", b.Tokens))
+	}
+	of := "all runs"
+	if b.Label != "" {
+		of = "runs with " + timeline.Line(b.Label, maxMessage)
+	}
+	if b.Per != "" {
+		of += " per " + b.Per
+	}
+	return fmt.Sprintf("%s for %s, then %s", strings.Join(bounds, " or "), of, b.Then)
 }
 
 func (a runVerbs) budgetListCommand() *cobra.Command {

@@ -76,14 +76,24 @@ func (s *Store) decode(value []byte) (all []wire.SharedBudget, err error) {
 	return all, nil
 }
 
-// Put stores a budget, in the place of one of its name.
-func (s *Store) Put(ctx context.Context, b wire.SharedBudget) error {
-	if err := Check(b); err != nil {
-		return err
-	}
-	b.Day, b.Spent = "", wire.Spent{}
-	return s.change(ctx, func(all []wire.SharedBudget) ([]wire.SharedBudget, error) {
-		at, there := findBudget(all, b.Name)
+// InvalidError is the error of a budget that can't be kept, see [Check].
+type InvalidError struct{ Reason error }
+
+func (e *InvalidError) Error() string { return e.Reason.Error() }
+
+// Edit stores what edit makes of the budget of a name, or of a new one that has nothing but that, and returns it. Edit is called
+// again if others change budgets meanwhile. It fails with an [*InvalidError] if the budget can't be kept.
+func (s *Store) Edit(ctx context.Context, name string, edit func(*wire.SharedBudget)) (b wire.SharedBudget, err error) {
+	err = s.change(ctx, func(all []wire.SharedBudget) ([]wire.SharedBudget, error) {
+		at, there := findBudget(all, name)
+		if b = (wire.SharedBudget{Name: name}); there {
+			b = all[at]
+		}
+		edit(&b)
+		b.Name, b.Day, b.Spent = name, "", wire.Spent{}
+		if err := Check(b); err != nil {
+			return nil, &InvalidError{err}
+		}
 		if there {
 			all[at] = b
 			return all, nil
@@ -93,6 +103,7 @@ func (s *Store) Put(ctx context.Context, b wire.SharedBudget) error {
 		}
 		return slices.Insert(all, at, b), nil
 	})
+	return b, err
 }
 
 // Remove removes a budget.

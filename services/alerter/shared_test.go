@@ -33,7 +33,7 @@ func TestSharedBudgets(t *testing.T) {
 		}
 		put := func(b wire.SharedBudget) {
 			t.Helper()
-			if err := store.Put(t.Context(), b); err != nil {
+			if _, err := store.Edit(t.Context(), b.Name, func(old *wire.SharedBudget) { *old = b }); err != nil {
 				t.Fatal(err)
 			}
 		}

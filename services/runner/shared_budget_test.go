@@ -30,7 +30,7 @@ func (b *bench) budget(one wire.SharedBudget) {
 	b.t.Helper()
 	store, err := budget.Open(b.t.Context(), b.log.JetStream(), b.log.Names(), b.log.Keys())
 	if err == nil {
-		err = store.Put(b.t.Context(), one)
+		_, err = store.Edit(b.t.Context(), one.Name, func(old *wire.SharedBudget) { *old = one })
 	}
 	if err != nil {
 		b.t.Fatal(err)
