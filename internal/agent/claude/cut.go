@@ -14,6 +14,7 @@ import (
 // session only behind a message that has an id there: neither behind a prompt nor at a call that was sealed.
 type prefix struct {
 	said    map[string]bool // what the agent was told, or the id of it
+	points  map[string]bool // ids of what it was told, and of results
 	calls   map[string]bool // that it has made
 	results []*wire.Event   // of these, in order
 	ended   map[string]bool // those that had their result before the fork
@@ -26,7 +27,7 @@ func forkPrefix(r agent.Request) (*prefix, error) {
 	if r.ForkOf == "" || r.ForkOf == r.SessionID || r.History == nil {
 		return nil, nil
 	}
-	p := &prefix{said: map[string]bool{}, calls: map[string]bool{}, ended: map[string]bool{}, session: r.SessionID}
+	p := &prefix{said: map[string]bool{}, points: map[string]bool{}, calls: map[string]bool{}, ended: map[string]bool{}, session: r.SessionID}
 	inherited := false
 	for e, err := range r.History {
 		switch {
@@ -45,6 +46,7 @@ func forkPrefix(r agent.Request) (*prefix, error) {
 		return nil, nil
 	}
 	delete(p.said, "")
+	delete(p.points, "")
 	return p, nil
 }
 
@@ -57,12 +59,12 @@ func (p *prefix) observe(e *wire.Event) {
 		text, _ := payload.Prompt.Text()
 		p.said[text], p.whole = true, false
 	case *wire.UserMessage:
-		p.said[payload.Content], p.said[payload.Point], p.whole = true, true, false
+		p.said[payload.Content], p.said[payload.Point], p.points[payload.Point], p.whole = true, true, true, false
 	case *wire.ToolIntent:
 		p.calls[e.CallID], p.whole = true, false
 	case *wire.AgentTool:
 		p.addResult(e)
-		p.ended[e.CallID] = true
+		p.ended[e.CallID], p.points[payload.Point] = true, true
 	case *wire.AgentComplete:
 		p.whole = true
 	}
@@ -140,7 +142,7 @@ func (p *prefix) judge(l sessionLine, first bool) standing {
 // cut returns the lines of a session file that the prefix has, and the last one's id. It is empty if the file isn't
 // of this conversation.
 func (p *prefix) cut(content []byte) (kept []byte, last string, err error) {
-	end, size := 0, 0
+	end, size, surely := 0, 0, p.lastPoint(content)
 	shown := map[string]bool{} // calls with a result
 	made := map[string]string{}
 	var ids []string
@@ -151,7 +153,7 @@ func (p *prefix) cut(content []byte) (kept []byte, last string, err error) {
 			continue
 		}
 		at := p.judge(l, end == 0)
-		if at == beyond {
+		if at == beyond && size > surely {
 			break
 		}
 		ids = append(ids, l.UUID)
@@ -183,6 +185,20 @@ func (p *prefix) cut(content []byte) (kept []byte, last string, err error) {
 		kept, last = append(kept, line...), id
 	}
 	return kept, last, nil
+}
+
+// lastPoint returns where the last line ends that the prefix has by its id. Whatever stands before it is the prefix's, too: also what the
+// log doesn't tell by itself, such as a message that the program had read as it was interrupted, and was told again with the next one.
+func (p *prefix) lastPoint(content []byte) (end int) {
+	size := 0
+	for line := range bytes.Lines(content) {
+		size += len(line)
+		var l fileEntry
+		if json.Unmarshal(line, &l) == nil && !l.Sidechain && p.points[l.UUID] {
+			end = size
+		}
+	}
+	return end
 }
 
 // resultLine is the line of a result that the session file lacks: of a call that was sealed.

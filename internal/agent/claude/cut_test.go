@@ -66,53 +66,80 @@ func TestForkPrefix(t *testing.T) {
 		"last word":    {historyOf(parent), "u7", []string{"u1", "u2", "u3", "u4", "u5", "u6", "u7", "u8"}},
 		"rolled back":  {historyOf(parent[:5], &wire.Event{RunID: "fork", Payload: &wire.TurnStart{}}), "u7", nil},
 	} {
-		t.Run(name, func(t *testing.T) {
-			p := newPlace(t)
-			p.put(t, "s0", strings.Join(lines, "\n")+"\n")
-			var argv string
-			note := `> {"type":"note","argv":"${argv}"}` + "\n"
-			drain(t, session(t, start+note+ending, func(r *agent.Request) {
-				p.request(r)
-				r.RunID, r.ForkOf, r.ForkAt, r.History = "fork", "s0", c.at, c.history
-			}), func(e *wire.Event) {
-				if p, ok := e.Payload.(*wire.RawMessage); ok {
-					if text := p.Data.TextAt("argv"); text != "" {
-						argv = text
-					}
-				}
-			})
-			if own := strings.Contains(argv, "--resume=s1") && !strings.Contains(argv, "--fork-session"); own != (c.want != nil) {
-				t.Errorf("the program was started with %s", argv)
+		t.Run(name, func(t *testing.T) { checkCopy(t, lines, c.history, c.at, c.want) })
+	}
+}
+
+// A message that the program had read as it was interrupted stands in its file by itself, and once more with the next one, as which the
+// log has it. A fork behind that has both.
+func TestForkPrefixInterrupted(t *testing.T) {
+	lines := []string{
+		`{"type":"user","uuid":"u1","sessionId":"s0","message":{"content":"Go."}}`,
+		`{"type":"assistant","uuid":"u2","sessionId":"s0","message":{"id":"m1","content":[{"type":"text","text":"One."}]}}`,
+		`{"type":"user","uuid":"u3","sessionId":"s0","message":{"content":"And another thing."}}`,
+		`{"type":"assistant","uuid":"u4","sessionId":"s0","message":{"id":"m2","content":[{"type":"text","text":"No response requested."}]}}`,
+		`{"type":"user","uuid":"u5","sessionId":"s0","message":{"content":[{"type":"text","text":"Go on."},{"type":"text","text":"And another thing."}]}}`,
+		`{"type":"assistant","uuid":"u6","sessionId":"s0","message":{"id":"m3","content":[{"type":"text","text":"Done."}]}}`,
+		`{"type":"user","uuid":"u7","sessionId":"s0","message":{"content":"Later."}}`,
+	}
+	in := func(p wire.Payload) *wire.Event { return &wire.Event{RunID: "parent", Payload: p} }
+	parent := []*wire.Event{
+		in(&wire.AgentStart{Prompt: wire.RawString("Go.")}), in(&wire.AgentStart{Prompt: wire.RawString("Go on."), Resumed: true}),
+		in(&wire.UserMessage{Content: "Go on.\n\nAnd another thing.", Point: "u5"}), in(&wire.AgentComplete{Result: "Done."}),
+	}
+	checkCopy(t, lines, historyOf(parent[:3], sealedHere("t0")), "", []string{"u1", "u2", "u3", "u4", "u5"})
+	checkCopy(t, lines, historyOf(parent), "", []string{"u1", "u2", "u3", "u4", "u5", "u6"})
+	checkCopy(t, lines, historyOf(parent[:1]), "", []string{"u1"})
+}
+
+// checkCopy forks a session that has lines, at a point of its history, and compares the ids of the lines of the copy; nil: the
+// program makes it.
+func checkCopy(t *testing.T, lines []string, history iter.Seq2[*wire.Event, error], at string, want []string) {
+	t.Helper()
+	p := newPlace(t)
+	p.put(t, "s0", strings.Join(lines, "\n")+"\n")
+	var argv string
+	note := `> {"type":"note","argv":"${argv}"}` + "\n"
+	drain(t, session(t, start+note+ending, func(r *agent.Request) {
+		p.request(r)
+		r.RunID, r.ForkOf, r.ForkAt, r.History = "fork", "s0", at, history
+	}), func(e *wire.Event) {
+		if p, ok := e.Payload.(*wire.RawMessage); ok {
+			if text := p.Data.TextAt("argv"); text != "" {
+				argv = text
 			}
-			if c.want == nil {
-				return
+		}
+	})
+	if own := strings.Contains(argv, "--resume=s1") && !strings.Contains(argv, "--fork-session"); own != (want != nil) {
+		t.Errorf("the program was started with %s", argv)
+	}
+	if want == nil {
+		return
+	}
+	var got []string
+	for line := range strings.Lines(p.has(t, "s1")) {
+		var l struct {
+			UUID, SessionID string
+			Message         struct{ Content json.RawMessage }
+		}
+		if err := json.Unmarshal([]byte(line), &l); err != nil || l.SessionID != "s1" {
+			t.Errorf("line %s: %v", line, err)
+		}
+		if len(l.UUID) > 2 { // wake's own
+			var blocks []struct {
+				ID string `json:"tool_use_id"`
 			}
-			var got []string
-			for line := range strings.Lines(p.has(t, "s1")) {
-				var l struct {
-					UUID, SessionID string
-					Message         struct{ Content json.RawMessage }
-				}
-				if err := json.Unmarshal([]byte(line), &l); err != nil || l.SessionID != "s1" {
-					t.Errorf("line %s: %v", line, err)
-				}
-				if len(l.UUID) > 2 { // wake's own
-					var blocks []struct {
-						ID string `json:"tool_use_id"`
-					}
-					if err := json.Unmarshal(l.Message.Content, &blocks); err != nil {
-						t.Fatal(err)
-					}
-					l.UUID = blocks[0].ID
-				}
-				got = append(got, l.UUID)
+			if err := json.Unmarshal(l.Message.Content, &blocks); err != nil {
+				t.Fatal(err)
 			}
-			if d := cmp.Diff(c.want, got); d != "" {
-				t.Errorf("the copy (-want +got):\n%s", d)
-			}
-			if original := p.has(t, "s0"); original != strings.Join(lines, "\n")+"\n" {
-				t.Error("the parent's session was changed")
-			}
-		})
+			l.UUID = blocks[0].ID
+		}
+		got = append(got, l.UUID)
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("the copy (-want +got):\n%s", d)
+	}
+	if original := p.has(t, "s0"); original != strings.Join(lines, "\n")+"\n" {
+		t.Error("the parent's session was changed")
 	}
 }
