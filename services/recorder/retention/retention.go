@@ -101,7 +101,7 @@ func deleteRun(ctx context.Context, t *archive.Tx, of request.Target, force bool
 	if err := t.Row(ctx, `SELECT status, reason, imported FROM runs WHERE id = ?1`, of.ID).Scan(&status, &reason, &imported); err != nil {
 		return err
 	}
-	over := isOver(status, reason)
+	over := isOver(status, reason, imported)
 	late, err := isBehind(ctx, t)
 	if err != nil {
 		return err
@@ -133,12 +133,20 @@ func deleteRun(ctx context.Context, t *archive.Tx, of request.Target, force bool
 }
 
 // isOver reports whether a run has ended. A session of a program that is watched never says that it has: it is over while nothing happens in it.
-func isOver(status, reason string) bool {
-	return status == string(wire.RunComplete) || status == string(wire.RunAborted) || status == string(wire.RunPaused) && reason == wire.PauseIdle
+// In a copy nothing ever goes on.
+func isOver(status, reason, imported string) bool {
+	return status == string(wire.RunComplete) || status == string(wire.RunAborted) || status == string(wire.RunPaused) && reason == wire.PauseIdle ||
+		imported == wire.ImportedCopy
 }
 
 // overRuns is [isOver] of the rows of runs r.
-const overRuns = `(r.status IN ('complete', 'aborted') OR r.status = 'paused' AND r.reason = '` + wire.PauseIdle + `')`
+const overRuns = `(r.status IN ('complete', 'aborted') OR r.status = 'paused' AND r.reason = '` + wire.PauseIdle + `' OR r.imported = '` + wire.ImportedCopy + `')`
+
+// What goes on of the ancestors p of a run, and of the runs r that descend from it.
+const (
+	liveAncestor = `(p.status NOT IN ('complete', 'aborted') AND p.imported <> '` + wire.ImportedCopy + `')`
+	liveHeir     = `(r.status NOT IN ('complete', 'aborted') AND r.imported <> '` + wire.ImportedCopy + `')`
+)
 
 // markDeleted notes that a run is deleted. To delete it again may hasten its end.
 func markDeleted(ctx context.Context, t *archive.Tx, run, reason string, forced int, at, goneAt int64) error {
@@ -162,10 +170,10 @@ var errBehind = errors.New("recorder: there are events from which nothing is der
 // It stays, too, for a run that goes on and descends from it, and for a labelled point.
 func neededBy(ctx context.Context, t *archive.Tx, of request.Target) (string, error) {
 	var live string
-	err := t.Row(ctx, `WITH RECURSIVE up (run, status, parent) AS (
-			SELECT p.run, p.status, p.parent FROM runs r JOIN runs p ON p.run = r.parent WHERE r.run = ?1
-			UNION SELECT p.run, p.status, p.parent FROM up JOIN runs p ON p.run = up.parent)
-		SELECT run FROM up WHERE run <> ?1 AND (status NOT IN ('complete', 'aborted') OR NOT EXISTS (SELECT 1 FROM deleted WHERE deleted.run = up.run))
+	err := t.Row(ctx, `WITH RECURSIVE up (run, parent, live) AS (
+			SELECT p.run, p.parent, `+liveAncestor+` FROM runs r JOIN runs p ON p.run = r.parent WHERE r.run = ?1
+			UNION SELECT p.run, p.parent, `+liveAncestor+` FROM up JOIN runs p ON p.run = up.parent)
+		SELECT run FROM up WHERE run <> ?1 AND (live OR NOT EXISTS (SELECT 1 FROM deleted WHERE deleted.run = up.run))
 		ORDER BY run LIMIT 1`, of.Run).Scan(&live)
 	if err == nil {
 		return "run " + request.Shown(live) + " has begun it, and isn't deleted", nil
@@ -179,10 +187,10 @@ func neededBy(ctx context.Context, t *archive.Tx, of request.Target) (string, er
 // pointsNeededBy is [neededBy] of what there is besides the record, such as snapshots of the folder, but for the run that has begun this one.
 func pointsNeededBy(ctx context.Context, t *archive.Tx, of request.Target) (string, error) {
 	var live string
-	err := t.Row(ctx, `WITH RECURSIVE kin (run, status) AS (
-			SELECT r.run, r.status FROM lineage l JOIN runs r ON r.id = l.run WHERE l.ancestor = ?1
-			UNION SELECT r.run, r.status FROM kin JOIN lineage l ON l.ancestor = kin.run JOIN runs r ON r.id = l.run)
-		SELECT run FROM kin WHERE status NOT IN ('complete', 'aborted') ORDER BY run LIMIT 1`, of.Run).Scan(&live)
+	err := t.Row(ctx, `WITH RECURSIVE kin (run, live) AS (
+			SELECT r.run, `+liveHeir+` FROM lineage l JOIN runs r ON r.id = l.run WHERE l.ancestor = ?1
+			UNION SELECT r.run, `+liveHeir+` FROM kin JOIN lineage l ON l.ancestor = kin.run JOIN runs r ON r.id = l.run)
+		SELECT run FROM kin WHERE live ORDER BY run LIMIT 1`, of.Run).Scan(&live)
 	if err == nil {
 		return "run " + request.Shown(live) + ", which goes on, descends from it", nil
 	}
@@ -295,8 +303,8 @@ func isIdle(ctx context.Context, t *archive.Tx, run string, depth int) (idle boo
 		return false, errBehind
 	}
 	of := request.Target{Run: run}
-	var status, reason string
-	err = t.Row(ctx, `SELECT id, status, reason FROM runs WHERE run = ?1`, run).Scan(&of.ID, &status, &reason)
+	var status, reason, imported string
+	err = t.Row(ctx, `SELECT id, status, reason, imported FROM runs WHERE run = ?1`, run).Scan(&of.ID, &status, &reason, &imported)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		if err = t.Row(ctx, `SELECT count(*) > 0 FROM retired WHERE run = ?1`, run).Scan(&idle); err != nil || !idle {
@@ -304,7 +312,7 @@ func isIdle(ctx context.Context, t *archive.Tx, run string, depth int) (idle boo
 		}
 		forked, err := hasFork(ctx, t, run)
 		return err == nil && !forked, err
-	case err != nil || !isOver(status, reason):
+	case err != nil || !isOver(status, reason, imported):
 		return false, err
 	}
 	if why, err := pointsNeededBy(ctx, t, of); err != nil || why != "" {
