@@ -2,6 +2,7 @@ package ingest_test
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -64,5 +65,23 @@ func TestCodex(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What Codex has printed is told, also where its first line is missing.
+func TestCodexTail(t *testing.T) {
+	log := openLog(t)
+	in := `{"type":"turn.started"}
+{"type":"item.completed","item":{"id":"item_0","type":"agent_message","text":"hello"}}
+{"type":"turn.completed","usage":{"input_tokens":1,"cached_input_tokens":0,"output_tokens":1}}
+`
+	if _, err := ingest.Run(t.Context(), log, strings.NewReader(in), ingest.Options{RunID: "n", Runner: "w", Format: ingest.Codex}); err != nil {
+		t.Fatal(err)
+	}
+	if s, events := fold(t, log, "n"); s.Result != wire.FlowStatusComplete || !slices.ContainsFunc(events, func(e *wire.Event) bool {
+		p, is := e.Payload.(*wire.AgentText)
+		return is && p.Content == "hello"
+	}) {
+		t.Errorf("%s %s", s.Status, s.Error)
 	}
 }

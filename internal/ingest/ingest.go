@@ -312,12 +312,28 @@ func (i *ingestion) newReader() formatReader {
 	})}
 }
 
-// codexReader is a [formatReader] of Codex's.
-type codexReader struct{ *codex.Stream }
+// codexReader is a [formatReader] of Codex's. Where the input's first lines are missing, nothing names its session.
+type codexReader struct{ stream *codex.Stream }
+
+// Line makes events of a line.
+func (r codexReader) Line(at int64, line []byte) []*wire.Event {
+	return nameSession(r.stream.Line(at, line))
+}
 
 // TooLong makes events of a line that is too long.
 func (r codexReader) TooLong(at int64, line *claude.LineTooLongError) []*wire.Event {
-	return r.Stream.TooLong(at, line.Head, line.Error())
+	return nameSession(r.stream.TooLong(at, line.Head, line.Error()))
+}
+
+// Finish ends the session.
+func (r codexReader) Finish(at int64) []*wire.Event { return nameSession(r.stream.Finish(at)) }
+
+// nameSession has events without a session be of [unnamed].
+func nameSession(events []*wire.Event) []*wire.Event {
+	for _, e := range events {
+		e.SessionID = cmp.Or(e.SessionID, unnamed)
+	}
+	return events
 }
 
 // claudeReader is a [formatReader] of Claude Code's.

@@ -146,6 +146,35 @@ func TestLabelsAreBounded(t *testing.T) {
 	}
 }
 
+// Labels of former positions that come in no order, or one that is moved without end, have a run folded anew so often and no more.
+func TestLabelsWithoutOrder(t *testing.T) {
+	t.Parallel()
+	log := logtest.Start(t)
+	stored := watch(t, log)
+	owner := claim(t, log, "r1")
+	first := logtest.Append(t, owner, &wire.Event{Payload: &wire.FlowStart{FlowName: "f", DefinitionHash: "h", Definition: wire.Null}})
+	last := first
+	for range 4 {
+		var events []*wire.Event
+		for range 50 {
+			events = append(events, &wire.Event{Payload: &wire.StatePatch{Patch: wire.Patch{Op: wire.PatchSet, Path: "k", Value: wire.RawString("v")}}})
+		}
+		last = logtest.Append(t, owner, events...)
+	}
+	var marks []*wire.Event
+	for i := range uint64(200) {
+		marks = append(marks, &wire.Event{Payload: &wire.Checkpoint{Kind: wire.CheckpointLabelled, Label: fmt.Sprint("l", i), AtPos: last - i}})
+	}
+	end := logtest.Append(t, owner, marks...)
+	start(t, log, snapshotter.Config{Delay: time.Millisecond})
+	stored.wait(t, "r1", end)
+	kept(t, log, "r1", "l0", last)
+	kept(t, log, "r1", "l99", last-99)
+	if _, err := snapshot.Kept(t.Context(), log, "r1", "l100"); !errors.Is(err, snapshot.ErrNotFound) {
+		t.Errorf("a run is folded from its beginning for each label: %v", err)
+	}
+}
+
 // A state that can't be kept is kept later: until then no snapshot goes beyond its
 // point (RULES 20).
 func TestBookmarkIsKeptLater(t *testing.T) {

@@ -104,7 +104,12 @@ type stateValue struct {
 	state  *wire.State
 	stored snapshot.Stored
 	former *wire.State // at the former position that a label marked last; nil: none has
+	folds  int         // how often the run was folded from its beginning for such labels
 }
+
+// maxFolds bounds how often a run is folded from its beginning for labels of former positions that come in no order: all other runs wait
+// meanwhile, and who imports runs may label them without end.
+const maxFolds = 100
 
 // New implements [projection.Projector].
 func (s *Snapshotter) New(runID string) *stateValue { return &stateValue{state: run.New(runID)} }
@@ -132,7 +137,7 @@ func (s *Snapshotter) Load(ctx context.Context, runID string) (projection.Loaded
 }
 
 // Reset implements [projection.Projector].
-func (s *Snapshotter) Reset(v *stateValue) { v.state, v.former = run.New(v.state.RunID), nil }
+func (s *Snapshotter) Reset(v *stateValue) { v.state, v.former, v.folds = run.New(v.state.RunID), nil, 0 }
 
 // Fold implements [projection.Projector].
 func (s *Snapshotter) Fold(ctx context.Context, v *stateValue, e eventlog.Entry) (projection.Effect, error) {
@@ -191,6 +196,12 @@ func (s *Snapshotter) keepBookmark(ctx context.Context, v *stateValue, e eventlo
 func (s *Snapshotter) keepMarked(ctx context.Context, v *stateValue, present *wire.State, mark *wire.Checkpoint) error {
 	if mark.AtPos == 0 || mark.AtPos >= present.Position.Seq {
 		return s.store.Keep(ctx, mark.Label, present.Position.Seq, present)
+	}
+	if v.former == nil || v.former.Position.Seq > mark.AtPos {
+		if v.folds++; v.folds > maxFolds {
+			s.logger.Warn("too many bookmarks mark former positions in no order: the state at one isn't kept", "run", present.RunID, "label", mark.Label, "position", mark.AtPos)
+			return nil
+		}
 	}
 	if err := s.foldFormer(ctx, v, mark.AtPos); err != nil {
 		return err
