@@ -137,7 +137,9 @@ func (s *Snapshotter) Load(ctx context.Context, runID string) (projection.Loaded
 }
 
 // Reset implements [projection.Projector].
-func (s *Snapshotter) Reset(v *stateValue) { v.state, v.former, v.folds = run.New(v.state.RunID), nil, 0 }
+func (s *Snapshotter) Reset(v *stateValue) {
+	v.state, v.former, v.folds = run.New(v.state.RunID), nil, 0
+}
 
 // Fold implements [projection.Projector].
 func (s *Snapshotter) Fold(ctx context.Context, v *stateValue, e eventlog.Entry) (projection.Effect, error) {

@@ -2,6 +2,7 @@ package intake
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"sync"
@@ -159,12 +160,16 @@ func (in *Intake) fireSchedule(ctx context.Context, store *schedule.Store, e *sc
 const maxTaken = 9
 
 // freeID returns the id of a run of a schedule, or one like it if an imported run has that id: an ingester can't keep the schedule's run from
-// beginning. All runners find the same id.
+// beginning. All runners find the same id, and who may only add runs can't tell it in advance. If none is free, it is the id itself.
 func (in *Intake) freeID(ctx context.Context, id string) (string, error) {
 	for n := range maxTaken {
 		other := id
-		if n > 0 {
-			other = fmt.Sprintf("%s-%d", id, n+1)
+		switch {
+		case n == 1:
+			other = id + "-2"
+		case n > 1:
+			sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%d", in.cfg.Log.Incarnation(), id, n))
+			other = fmt.Sprintf("%s-%x", id, sum[:5])
 		}
 		s, err := in.cfg.Runs.State(ctx, other)
 		if err != nil {
