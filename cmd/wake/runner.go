@@ -144,7 +144,7 @@ func newRunner(o *runnerOptions) constructor {
 		}
 		c.Ask = p.askSubject
 		c.Fixtures = func(dir string) (agent.Provider, error) { return &fixture.Provider{Dir: dir}, nil }
-		p.keepPart("ingest", inlet.NewServer(p.log, c.Prices, log).Run)
+		p.keepPart("ingest", inlet.NewServer(p.log, p.dir, c.Prices, log).Run)
 		return runner.New(c, p.log, log)
 	}
 }

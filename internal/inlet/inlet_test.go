@@ -47,7 +47,7 @@ func (g *gate) serveInputs() {
 	t := g.T
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
-	go func() { done <- inlet.NewServer(g.log, nil, slog.New(slog.DiscardHandler)).Run(ctx) }()
+	go func() { done <- inlet.NewServer(g.log, t.TempDir(), nil, slog.New(slog.DiscardHandler)).Run(ctx) }()
 	g.stop = func() {
 		cancel()
 		if err := <-done; err != nil {

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"code.wake.dev/wake/internal/agent"
@@ -41,7 +42,7 @@ const (
 	maxWaiting  = 8        // pieces of an input that wait for being read
 	maxInputs   = 64       // at once
 	maxOfOne    = 8        // of them, of one user
-	maxExported = 4 << 30  // bytes of an exported run, which is kept on disk until it was checked
+	maxExported = 4 << 30  // bytes of exported runs that are on disk at once, each until it was checked
 	maxWait     = 2 * time.Second
 	away        = time.Minute // after which a silent sender is gone
 )
@@ -51,7 +52,9 @@ type Server struct {
 	log    *eventlog.Log
 	logger *slog.Logger
 	id     string
+	dir    string // for what is on disk
 	prices agent.Prices
+	onDisk atomic.Int64 // bytes of exported runs
 
 	mu      sync.Mutex
 	inputs  map[string]*input
@@ -62,9 +65,10 @@ type Server struct {
 	ctx      context.Context       //nolint:containedctx // of Run: inputs outlive the requests that begin them
 }
 
-// NewServer returns a server that writes to a log; the log's Run must be running. Prices go before those of Anthropic's models.
-func NewServer(log *eventlog.Log, prices agent.Prices, logger *slog.Logger) *Server {
-	return &Server{log: log, logger: logger, id: rand.Text(), prices: prices, inputs: map[string]*input{}, runs: map[string]int{}, readings: map[string]keys.Entry{}}
+// NewServer returns a server that writes to a log; the log's Run must be running. What has come of an exported run is kept in dir until it
+// was checked; a file there is without a name, and gone with the process. Prices go before those of Anthropic's models.
+func NewServer(log *eventlog.Log, dir string, prices agent.Prices, logger *slog.Logger) *Server {
+	return &Server{log: log, logger: logger, id: rand.Text(), dir: dir, prices: prices, inputs: map[string]*input{}, runs: map[string]int{}, readings: map[string]keys.Entry{}}
 }
 
 // Run takes inputs until ctx ends. Runs of inputs that aren't whole by then end as failed.
@@ -321,7 +325,7 @@ func (in *input) makeRuns(ctx context.Context, writer string) (result any, probl
 		result, err := ingest.Lines(ctx, log, r, ingest.LinesOptions{RunID: q.Run, Labels: q.Labels, Runner: writer, Strict: q.Strict, More: q.More})
 		return result, in.explainError(err)
 	case Exported:
-		result, err := restoreExport(ctx, log, r)
+		result, err := in.server.restoreExport(ctx, r)
 		return result, in.explainError(err)
 	default:
 		verdict, err := verdictOf(q)
@@ -339,26 +343,47 @@ func (in *input) makeRuns(ctx context.Context, writer string) (result any, probl
 }
 
 // restoreExport checks an exported run, and then adds it.
-func restoreExport(ctx context.Context, log *eventlog.Log, r io.Reader) (im export.Import, err error) {
-	f, err := os.CreateTemp("", "wake-import-*")
+func (s *Server) restoreExport(ctx context.Context, r io.Reader) (im export.Import, err error) {
+	f, err := os.CreateTemp(s.dir, "import-*")
+	if err == nil {
+		err = os.Remove(f.Name())
+	}
 	if err != nil {
 		return im, fmt.Errorf("import: %w", err)
 	}
-	defer func() {
-		_ = f.Close() // its content isn't needed any more
-		_ = os.Remove(f.Name())
-	}()
-	n, err := io.Copy(f, io.LimitReader(r, maxExported))
+	defer f.Close() //nolint:errcheck // its content isn't needed any more
+	n, err := s.keepExport(f, r)
+	defer s.onDisk.Add(-n)
 	if err == nil {
 		_, err = f.Seek(0, io.SeekStart)
 	}
-	switch {
-	case err != nil:
+	if err != nil {
 		return im, fmt.Errorf("import: %w", err)
-	case n == maxExported:
-		return im, &wire.APIError{Code: wire.CodeTooLarge, Message: fmt.Sprintf("an exported run may have %d bytes", maxExported)}
 	}
-	return export.Restore(ctx, log, f, nil)
+	return export.Restore(ctx, s.log, f, nil)
+}
+
+// keepExport writes an exported run into a file, as long as there is room for it among those that are read at the same time.
+func (s *Server) keepExport(f *os.File, r io.Reader) (n int64, err error) {
+	for piece := make([]byte, 64<<10); ; {
+		size, end := r.Read(piece)
+		n += int64(size)
+		if s.onDisk.Add(int64(size)) > maxExported {
+			return n, &wire.APIError{
+				Code: wire.CodeTooLarge, Message: fmt.Sprintf("exported runs that are read at the same time may have %d MiB together", maxExported>>20),
+				Hint: "import them one after the other",
+			}
+		}
+		if _, err := f.Write(piece[:size]); err != nil {
+			return n, err
+		}
+		switch {
+		case errors.Is(end, io.EOF):
+			return n, nil
+		case end != nil:
+			return n, end
+		}
+	}
 }
 
 // explainError returns why an input isn't whole, and what its sender can do.

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"os"
+	"strings"
 	"testing"
 
 	"code.wake.dev/wake/pkg/wire"
@@ -30,5 +32,22 @@ func TestDefectIsTold(t *testing.T) {
 	in.pieces <- []byte(`{"type":"system","subtype":"init"}` + "\n") // for a log that isn't there
 	if _, problem := in.makeRuns(t.Context(), "w"); problem == nil || problem.Code != wire.CodeInternal {
 		t.Errorf("%+v", problem)
+	}
+}
+
+// Exported runs that are read at the same time have room for so many bytes together, and what is refused gives its room back.
+func TestExportsShareRoom(t *testing.T) {
+	s := &Server{logger: slog.New(slog.DiscardHandler), dir: t.TempDir()}
+	s.onDisk.Store(maxExported - 1000)
+	_, err := s.restoreExport(t.Context(), strings.NewReader(strings.Repeat("x", 2000)))
+	if !wire.HasCode(err, wire.CodeTooLarge) {
+		t.Error(err)
+	}
+	if _, err := s.restoreExport(t.Context(), strings.NewReader("no export")); err == nil || wire.HasCode(err, wire.CodeTooLarge) {
+		t.Error(err)
+	}
+	left, err := os.ReadDir(s.dir)
+	if n := s.onDisk.Load(); err != nil || len(left) > 0 || n != maxExported-1000 {
+		t.Errorf("%d files are left (%v), %d bytes count", len(left), err, n-maxExported+1000)
 	}
 }
