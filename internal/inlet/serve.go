@@ -55,6 +55,7 @@ type Server struct {
 	dir    string // for what is on disk
 	prices agent.Prices
 	onDisk atomic.Int64 // bytes of exported runs
+	check  sync.Mutex   // held while one is checked, which takes some times its largest fields in memory
 
 	mu      sync.Mutex
 	inputs  map[string]*input
@@ -359,6 +360,11 @@ func (s *Server) restoreExport(ctx context.Context, r io.Reader) (im export.Impo
 	}
 	if err != nil {
 		return im, fmt.Errorf("import: %w", err)
+	}
+	s.check.Lock()
+	defer s.check.Unlock()
+	if err := ctx.Err(); err != nil {
+		return im, err
 	}
 	return export.Restore(ctx, s.log, f, nil)
 }
