@@ -429,7 +429,7 @@ func (r *Runner) openFooting(ctx context.Context) (f footing, err error) {
 	if _, f.lastEvent, err = r.log.Bounds(ctx); err != nil {
 		return f, err
 	}
-	f.lastCommand, err = r.commands.Last(ctx)
+	f.lastCommand, err = r.commands.Begin(ctx, f.lastEvent)
 	return f, err
 }
 

@@ -290,21 +290,16 @@ var errBegun = errors.New("a run has begun that a command is for")
 // at, then they are written. So if the run has no start yet, its owner's claim is
 // later than ours: it finds our record, or the log refuses that.
 func (in *Intake) recordStrays(ctx context.Context, strays []*stray) error {
-	v, err := in.cfg.Runs.Open(ctx, subjects.NoRun)
+	w, err := in.cfg.Log.Claim(ctx, subjects.NoRun, wire.RunNode, eventlog.Claim{Runner: in.cfg.ID})
 	if err != nil {
 		return err
 	}
-	defer v.Close()
-	before := v.State().Nodes[wire.RunNode]
-	w, err := in.cfg.Log.Claim(ctx, subjects.NoRun, wire.RunNode, eventlog.Claim{Runner: in.cfg.ID, MinEpoch: before.Epoch + 1, AtSeq: before.Seq})
+	oldest := slices.MinFunc(strays, func(a, b *stray) int { return cmp.Compare(a.record.AtPos, b.record.AtPos) })
+	recorded, err := in.cfg.Commands.Unobeyed(ctx, oldest.record.AtPos)
 	if err != nil {
 		return err
 	}
-	_, pos := w.Last()
-	if err := v.Wait(ctx, pos); err != nil {
-		return err
-	}
-	events, err := in.unrecordedEvents(ctx, v.State(), strays)
+	events, err := in.unrecordedEvents(ctx, recorded, strays)
 	if err != nil {
 		return err
 	}
@@ -317,26 +312,17 @@ func (in *Intake) recordStrays(ctx context.Context, strays []*stray) error {
 // unrecordedEvents returns the records of the strays that aren't in the log: a runner that
 // was slow finds there what others have done meanwhile. Another of the same id may be
 // there: ids are unique per run, and these are of many.
-func (in *Intake) unrecordedEvents(ctx context.Context, s *wire.State, strays []*stray) ([]*wire.Event, error) {
+func (in *Intake) unrecordedEvents(ctx context.Context, recorded command.Unobeyed, strays []*stray) ([]*wire.Event, error) {
 	var events []*wire.Event
 	obeyed := map[commandKey]bool{}
-	var there map[uint64]bool // by position
 	for _, x := range strays {
 		if dealt, err := in.isObeyed(ctx, x); err != nil {
 			return nil, err
 		} else if dealt {
 			continue
 		}
-		if slices.Contains(s.CommandIDs, x.record.CommandID) {
-			if there == nil {
-				var err error
-				if there, err = in.cfg.Commands.RecordsOfNone(ctx); err != nil {
-					return nil, err
-				}
-			}
-			if there[x.record.AtPos] {
-				continue
-			}
+		if recorded.Has(x.record.AtPos) {
+			continue
 		}
 		if x.err = in.judgeStray(ctx, x, obeyed); x.err == nil {
 			events = append(events, &wire.Event{Payload: x.record})

@@ -332,12 +332,12 @@ func (c *children) pausedBy(ctx context.Context, s *wire.State) (uint64, error) 
 		return 0, err
 	}
 	if len(waiting) > 0 {
-		rejected, err := c.owner.cfg.Commands.RecordsOfNone(ctx)
+		rejected, err := c.owner.cfg.Commands.Unobeyed(ctx, waiting[0].Pos)
 		if err != nil {
 			return 0, err
 		}
 		for _, e := range waiting {
-			if _, cmd, err := command.Record(e); err == nil && !rejected[e.Pos] {
+			if _, cmd, err := command.Record(e); err == nil && !rejected.Has(e.Pos) {
 				ids = append(ids, cmd.ID)
 			}
 		}

@@ -20,15 +20,15 @@ func (o *owner) waitingCommands(ctx context.Context) ([]eventlog.Entry, error) {
 	if err != nil || len(entries) == 0 {
 		return nil, err
 	}
-	return entries, o.fenceStrays(ctx)
+	return entries, o.fenceStrays(ctx, entries[0].Pos)
 }
 
-// fenceStrays learns which commands to the run are on record for none, and that no more of them will be.
-func (o *owner) fenceStrays(ctx context.Context) (err error) {
+// fenceStrays learns which commands to the run, of which the oldest has a position, are on record for none, and that no more of them will be.
+func (o *owner) fenceStrays(ctx context.Context, oldest uint64) (err error) {
 	if err := o.cfg.Commands.FenceNone(ctx, o.cfg.ID); err != nil {
 		return err
 	}
-	o.rejected, err = o.cfg.Commands.RecordsOfNone(ctx)
+	o.rejected, err = o.cfg.Commands.Unobeyed(ctx, oldest)
 	o.strays = err != nil
 	return err
 }
@@ -39,7 +39,7 @@ func (o *owner) fenceStrays(ctx context.Context) (err error) {
 func (o *owner) obeyAll(ctx context.Context, entries []eventlog.Entry) error {
 	if len(entries) > 0 {
 		if o.strays {
-			if err := o.fenceStrays(ctx); err != nil {
+			if err := o.fenceStrays(ctx, entries[0].Pos); err != nil {
 				return err
 			}
 		}
@@ -51,7 +51,7 @@ func (o *owner) obeyAll(ctx context.Context, entries []eventlog.Entry) error {
 		if err := o.view.Wait(ctx, o.written); err != nil {
 			return err
 		}
-		if e.Pos <= o.view.State().CommandPos || o.rejected[e.Pos] {
+		if e.Pos <= o.view.State().CommandPos || o.rejected.Has(e.Pos) {
 			continue
 		}
 		if err := o.obeyCommand(ctx, e); err != nil {
@@ -123,11 +123,11 @@ func (o *owner) isAsked(ctx context.Context) (bool, error) {
 	if err != nil || len(waiting) == 0 {
 		return false, err
 	}
-	recorded, err := o.cfg.Commands.RecordsOfNone(ctx) // which former versions kept there
+	recorded, err := o.cfg.Commands.Unobeyed(ctx, waiting[0].Pos) // which former versions kept there
 	if err != nil {
 		return false, err
 	}
-	return slices.ContainsFunc(waiting, func(e eventlog.Entry) bool { return !recorded[e.Pos] }), nil
+	return slices.ContainsFunc(waiting, func(e eventlog.Entry) bool { return !recorded.Has(e.Pos) }), nil
 }
 
 // answerEnded obeys the commands that wait for a run that has ended. It reports whether the run is

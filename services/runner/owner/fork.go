@@ -24,9 +24,10 @@ import (
 
 // forks asks for runs that begin as copies of others.
 type forks struct {
-	log   *eventlog.Log
-	runs  *view.Runs
-	queue *queue.Queue
+	log      *eventlog.Log
+	runs     *view.Runs
+	queue    *queue.Queue
+	commands *command.Stream
 }
 
 // pointName is the name of the n-th point at which a run can be forked.
@@ -63,8 +64,8 @@ func (f forks) askedBefore(ctx context.Context, s *wire.State, record *wire.Comm
 	if slices.Contains(s.CommandIDs, record.CommandID) {
 		return true, nil
 	}
-	none, err := f.runs.State(ctx, subjects.NoRun)
-	if err != nil || !slices.Contains(none.CommandIDs, record.CommandID) {
+	none, err := f.commands.Unobeyed(ctx, 1)
+	if err != nil || !none.HasID(record.CommandID) {
 		return false, err
 	}
 	query := eventlog.Query{Run: subjects.NoRun, Node: wire.RunNode, Kinds: []wire.Kind{wire.KindFlow}}
@@ -244,4 +245,4 @@ func (o *owner) forkWithoutFolder(ctx context.Context, problem error, parent *wi
 	return o.withoutFolder(ctx, problem, events)
 }
 
-func (c *Config) newForks() forks { return forks{c.Log, c.Runs, c.Queue} }
+func (c *Config) newForks() forks { return forks{c.Log, c.Runs, c.Queue, c.Commands} }

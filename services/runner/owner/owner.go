@@ -10,6 +10,7 @@ import (
 	"code.wake.dev/wake/internal/flow"
 	"code.wake.dev/wake/internal/lease"
 	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner/internal/command"
 	"code.wake.dev/wake/services/runner/internal/registry"
 	"code.wake.dev/wake/services/runner/internal/turn"
 	"code.wake.dev/wake/services/runner/internal/view"
@@ -60,7 +61,7 @@ type owner struct {
 	offered map[string]*offerState // by node; a state isn't changed
 	// rejected are the positions of commands that came before the run, and are on
 	// record for none. They may still come, after those behind them.
-	rejected map[uint64]bool
+	rejected command.Unobeyed
 	commands *view.Subscription
 	// strays says that a command that came before the run may be on record for none, and may yet come.
 	strays  bool

@@ -33,12 +33,13 @@ type Stream struct {
 	commands *view.Feed
 	users    bool // the server has users, and only services store commands
 	opened   atomic.Pointer[jetstream.Stream]
+	none     *noneRecords
 }
 
 // NewStream returns the commands of a log.
 func NewStream(log *eventlog.Log, logger *slog.Logger, runs *view.Runs, q *queue.Queue) (*Stream, error) {
 	users, err := access.KnowsUsers(log.Conn())
-	return &Stream{log: log, logger: logger, runs: runs, queue: q, commands: view.NewFeed(), users: users}, err
+	return &Stream{log: log, logger: logger, runs: runs, queue: q, commands: view.NewFeed(), users: users, none: newNoneRecords()}, err
 }
 
 // Subscribe begins to collect the commands to a run that [Stream.Follow] feeds.
@@ -101,13 +102,15 @@ func (s *Stream) feedCommands(ctx context.Context, from *uint64) error {
 	return nil
 }
 
-// Last returns the position of the newest command.
-func (s *Stream) Last(ctx context.Context) (uint64, error) {
+// Begin returns the position of the newest command. The log has had an event for longer.
+func (s *Stream) Begin(ctx context.Context, event uint64) (uint64, error) {
 	stream, err := s.log.JetStream().Stream(ctx, s.log.Names().CommandsStream())
 	if err != nil {
 		return 0, fmt.Errorf("runner: open the stream of commands: %w", err)
 	}
-	return stream.CachedInfo().State.LastSeq, nil
+	last := stream.CachedInfo().State.LastSeq
+	s.none.begin(event, last)
+	return last, nil
 }
 
 // openStream returns the stream, as it was when it was opened first.
@@ -157,11 +160,7 @@ func (s *Stream) Entry(pos uint64, run, subject string, stored []byte, header na
 // record for no run.
 func (s *Stream) FenceNone(ctx context.Context, runner string) error {
 	for {
-		state, err := s.runs.State(ctx, subjects.NoRun)
-		if err != nil {
-			return err
-		}
-		w, err := s.log.Claim(ctx, subjects.NoRun, wire.RunNode, eventlog.Claim{Runner: runner, AtSeq: state.Nodes[wire.RunNode].Seq})
+		w, err := s.log.Claim(ctx, subjects.NoRun, wire.RunNode, eventlog.Claim{Runner: runner})
 		if err == nil {
 			return w.Close(ctx)
 		}
@@ -169,19 +168,4 @@ func (s *Stream) FenceNone(ctx context.Context, runner string) error {
 			return err
 		}
 	}
-}
-
-// RecordsOfNone returns the positions of the commands that are on record for no run.
-func (s *Stream) RecordsOfNone(ctx context.Context) (map[uint64]bool, error) {
-	there := map[uint64]bool{}
-	query := eventlog.Query{Run: subjects.NoRun, Node: wire.RunNode, Kinds: []wire.Kind{wire.KindFlow}}
-	for e, err := range s.log.Read(ctx, query) {
-		if err != nil {
-			return nil, err
-		}
-		if p, ok := RecordOf(e); ok {
-			there[p.AtPos] = true
-		}
-	}
-	return there, nil
 }
