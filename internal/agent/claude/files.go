@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	osuser "os/user"
@@ -130,6 +131,27 @@ func (f sessionFiles) openSession(root *os.Root, session string) (file *os.File,
 	return nil, false, fs.ErrNotExist
 }
 
+// maxSession bounds the file of a session, and those of its sub-agents together, in bytes: agents write them, and may make them as large as
+// they like without any room on the disk.
+const maxSession = 256 << 20
+
+// errLargeSession is the error of a file that is larger.
+var errLargeSession = fmt.Errorf("a session file has more than %d MiB", maxSession>>20)
+
+// readFile reads a file that isn't larger than a bound.
+func readFile(file fs.File, most int64) ([]byte, error) {
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if info.Size() > most {
+		return nil, errLargeSession
+	}
+	content := bytes.NewBuffer(make([]byte, 0, info.Size()+bytes.MinRead))
+	_, err = content.ReadFrom(io.LimitReader(file, most)) // it may grow
+	return content.Bytes(), err
+}
+
 // readSession returns the file of a session, nil if there is none.
 func (f sessionFiles) readSession(root *os.Root, session string) (content []byte, here bool, err error) {
 	file, here, err := f.openSession(root, session)
@@ -140,11 +162,8 @@ func (f sessionFiles) readSession(root *os.Root, session string) (content []byte
 		return nil, false, err
 	}
 	defer func() { _ = file.Close() }()
-	var b bytes.Buffer
-	if _, err := b.ReadFrom(file); err != nil {
-		return nil, false, err
-	}
-	return b.Bytes(), here, nil
+	content, err = readFile(file, maxSession)
+	return content, here, err
 }
 
 // placeSession writes the file of a session for the working folder, whole or not at
@@ -183,6 +202,9 @@ func (f sessionFiles) bestVersion(session string, kept []byte) (content []byte, 
 	}
 	defer func() { _ = root.Close() }()
 	local, here, err := f.readSession(root, session)
+	if errors.Is(err, errLargeSession) && len(kept) > 0 {
+		return kept, false, nil
+	}
 	if err != nil {
 		return nil, false, err
 	}

@@ -138,26 +138,47 @@ func (k *fileSaver) saveGrowth(ctx context.Context) error {
 		}
 		k.before = nil
 	}
-	begin := k.offset - int64(len(k.tail))
-	content, err := io.ReadAll(io.NewSectionReader(file, begin, 1<<62))
+	info, err := file.Stat()
 	if err != nil {
 		return err
 	}
-	if !bytes.HasPrefix(content, k.tail) {
-		k.offset, k.tail = 0, nil
-		if content, err = io.ReadAll(io.NewSectionReader(file, 0, 1<<62)); err != nil {
-			return err
+	if info.Size() > maxSession {
+		return errLargeSession
+	}
+	for more := true; more && err == nil; {
+		more, err = k.savePiece(ctx, file)
+	}
+	return err
+}
+
+// pieceSize is how much of a session file is read at once, in bytes: of a longer line as much as it has.
+const pieceSize = 4 << 20
+
+// savePiece saves the next lines. It reports whether there may be more.
+func (k *fileSaver) savePiece(ctx context.Context, file io.ReaderAt) (more bool, err error) {
+	for size := int64(pieceSize); ; size *= 2 {
+		content, err := io.ReadAll(io.NewSectionReader(file, k.offset-int64(len(k.tail)), size))
+		if err != nil {
+			return false, err
 		}
+		more := int64(len(content)) == size
+		if !bytes.HasPrefix(content, k.tail) { // it was rewritten
+			k.offset, k.tail = 0, nil
+			return true, nil
+		}
+		content = wholeLines(content)
+		data := content[min(len(k.tail), len(content)):]
+		switch {
+		case len(data) == 0 && more && size < maxSession:
+			continue
+		case len(data) == 0:
+			return false, nil
+		}
+		if err := k.save(ctx, k.saving, k.offset, data); err != nil {
+			return false, fmt.Errorf("%d bytes at %d: %w", len(data), k.offset, err)
+		}
+		k.offset += int64(len(data))
+		k.tail = bytes.Clone(content[max(0, len(content)-maxTail):])
+		return more, nil
 	}
-	content = wholeLines(content)
-	data := content[len(k.tail):]
-	if len(data) == 0 {
-		return nil
-	}
-	if err := k.save(ctx, k.saving, k.offset, data); err != nil {
-		return fmt.Errorf("%d bytes at %d: %w", len(data), k.offset, err)
-	}
-	k.offset += int64(len(data))
-	k.tail = bytes.Clone(content[max(0, len(content)-maxTail):])
-	return nil
 }

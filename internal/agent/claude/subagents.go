@@ -1,9 +1,9 @@
 package claude
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
+	"io"
 	"io/fs"
 	"path"
 	"path/filepath"
@@ -40,20 +40,34 @@ func SubAgents(fsys fs.FS, main string) ([]agent.SubAgent, error) {
 		}
 	}
 	agents := make([]agent.SubAgent, 0, len(names))
+	room := int64(maxSession)
 	for _, name := range names {
-		content, err := fs.ReadFile(fsys, name)
+		content, err := readNamed(fsys, name, room)
 		if err != nil {
 			return nil, err
 		}
+		room -= int64(len(content))
 		var about struct {
 			ToolUseID string `json:"toolUseId"`
 		}
-		if meta, err := fs.ReadFile(fsys, strings.TrimSuffix(name, ".jsonl")+".meta.json"); err == nil {
+		if meta, err := readNamed(fsys, strings.TrimSuffix(name, ".jsonl")+".meta.json", maxMeta); err == nil {
 			_ = json.Unmarshal(meta, &about) // older versions have none
 		}
 		agents = append(agents, agent.SubAgent{File: path.Base(name), Call: about.ToolUseID, Content: content})
 	}
 	return agents, nil
+}
+
+// maxMeta bounds what is read of a file that says whose sub-agent it is, or of a first line that does, in bytes.
+const maxMeta = 1 << 20
+
+func readNamed(fsys fs.FS, name string, most int64) ([]byte, error) {
+	f, err := fsys.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	return readFile(f, most)
 }
 
 // firstSession returns the session that the first line of a file is of.
@@ -66,7 +80,7 @@ func firstSession(fsys fs.FS, name string) string {
 	var line struct {
 		Session string `json:"sessionId"`
 	}
-	_ = json.NewDecoder(bufio.NewReader(f)).Decode(&line) // another file's is none
+	_ = json.NewDecoder(io.LimitReader(f, maxMeta)).Decode(&line) // another file's is none
 	return line.Session
 }
 
