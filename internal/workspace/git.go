@@ -54,21 +54,21 @@ func filterConfig(content []byte) (kept []byte, dropped []string, problem string
 	wrote := true
 	lines := strings.Split(string(content), "\n")
 	for i := 0; i < len(lines); i++ {
-		line := strings.TrimSuffix(lines[i], "\r")
-		for strings.HasSuffix(line, `\`) && i+1 < len(lines) {
+		line, continued := strings.TrimSuffix(lines[i], "\r"), false
+		for last := line; strings.HasSuffix(last, `\`) && i+1 < len(lines); continued = true { // it is no line of ours any more
 			i++
-			line += "\n" + lines[i] // is no line of ours any more
+			last = lines[i]
 		}
 		trimmed := strings.TrimSpace(line)
 		if trimmed == "" || trimmed[0] == '#' || trimmed[0] == ';' {
 			continue
 		}
-		if m := sectionLine.FindStringSubmatch(line); m != nil {
+		if m := sectionLine.FindStringSubmatch(line); m != nil && !continued {
 			section, header, wrote = strings.ToLower(m[1]), trimmed, false
 			continue
 		}
 		key, value := "", ""
-		if m := valueLine.FindStringSubmatch(line); m != nil && !strings.Contains(line, "\n") {
+		if m := valueLine.FindStringSubmatch(line); m != nil && !continued {
 			key, value = strings.ToLower(m[1]), m[2]
 		}
 		if p := configProblem(section, key, value); p != "" {

@@ -148,17 +148,21 @@ func (r *Reader) Restore(ctx context.Context, id, dir string) (_ Snapshot, err e
 	return m.toSnapshot(id), nil
 }
 
-// RemoveAll removes a folder in which some folders may be read-only, as those of Go's module cache are.
+// RemoveAll removes a folder in which some folders may be read-only, as those of Go's module cache are. What works there meanwhile, such
+// as an agent, may put links in the place of folders: nothing outside is changed.
 func RemoveAll(dir string) error {
 	if os.RemoveAll(dir) == nil {
 		return nil
 	}
-	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, _ error) error {
-		if d != nil && d.IsDir() {
-			_ = os.Chmod(path, 0o700) // what stays read-only isn't removed
-		}
-		return nil
-	})
+	if root, err := os.OpenRoot(dir); err == nil {
+		_ = fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, _ error) error {
+			if d != nil && d.IsDir() {
+				_ = root.Chmod(name, 0o700) // what stays read-only isn't removed
+			}
+			return nil
+		})
+		_ = root.Close() // nothing was written
+	}
 	return os.RemoveAll(dir)
 }
 
