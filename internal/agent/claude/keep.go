@@ -36,9 +36,10 @@ type fileSaver struct {
 	failed bool
 }
 
-// keepEvery is the time between two saves, and finalWait bounds the last one.
+// keepEvery is the time between two saves; claimWait bounds the first one, finalWait the last one.
 const (
 	keepEvery = 150 * time.Millisecond
+	claimWait = 2 * time.Second
 	finalWait = 10 * time.Second
 )
 
@@ -94,6 +95,16 @@ func (k *fileSaver) finish(ctx context.Context) {
 		defer cancel()
 		k.trySave(ctx)
 	})
+}
+
+// claimSession begins to keep a new session, before the program does: who looks at session files, such as `wake watch`, leaves those that
+// are kept to their runners.
+func (k *fileSaver) claimSession(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, claimWait)
+	defer cancel()
+	if err := k.save(ctx, k.session, 0, nil); err != nil && ctx.Err() == nil {
+		k.logger.Warn("session not kept from its beginning", "error", err)
+	}
 }
 
 // trySave saves what has grown. What fails is tried again the next time.

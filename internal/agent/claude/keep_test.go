@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -22,6 +23,7 @@ type shelf struct {
 	mu    sync.Mutex
 	files map[string][]byte
 	saves []string // session@offset
+	begun []string // sessions that are kept before the program has begun them
 	fail  int      // saves to come that fail
 	saved chan struct{}
 	// others are sessions that a former runner has kept: nothing of them is taken before they were read.
@@ -40,6 +42,10 @@ func (s *shelf) load(_ context.Context, session string) ([]byte, error) {
 func (s *shelf) save(_ context.Context, session string, offset int64, data []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if len(data) == 0 && len(s.files[session]) == 0 {
+		s.begun = append(s.begun, session)
+		return nil
+	}
 	if s.fail > 0 {
 		s.fail--
 		return errors.New("away")
@@ -129,6 +135,9 @@ func TestKept(t *testing.T) {
 			}
 			if len(kept.saves) < 2 || kept.saves[0] != "s1@0" || kept.saves[1] == "s1@0" {
 				t.Errorf("saves %v: not as it grew", kept.saves)
+			}
+			if !slices.Equal(kept.begun, []string{"s1"}) {
+				t.Errorf("kept before they were begun: %v", kept.begun)
 			}
 		})
 	}

@@ -196,6 +196,8 @@ func (s *session) prepareFile(before sessionRecord) (warnings []*wire.Event, err
 	if s.keepFile(before.files); s.saver != nil {
 		if baseSession(*r) == r.SessionID {
 			s.saver.trySave(ctx) // before the program adds to it: from now on it is ours to keep
+		} else {
+			s.saver.claimSession(ctx)
 		}
 		go s.saver.run(ctx)
 	}
