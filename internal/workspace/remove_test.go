@@ -60,3 +60,20 @@ func TestRemoveAllFollowsNoLinks(t *testing.T) {
 		}
 	}
 }
+
+// A folder is removed, whatever permissions what worked in it has left.
+func TestRemoveAllClosedFolders(t *testing.T) {
+	for _, closed := range []string{".", "a", "a/b"} {
+		dir := filepath.Join(t.TempDir(), "run")
+		if err := os.MkdirAll(filepath.Join(dir, "a", "b", "c"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(filepath.Join(dir, closed), 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := workspace.RemoveAll(dir); err != nil {
+			t.Errorf("%s: %v", closed, err)
+			_ = os.Chmod(filepath.Join(dir, closed), 0o700) //nolint:gosec // for the test's own removal
+		}
+	}
+}

@@ -154,6 +154,10 @@ func RemoveAll(dir string) error {
 	if os.RemoveAll(dir) == nil {
 		return nil
 	}
+	if parent, err := os.OpenRoot(filepath.Dir(dir)); err == nil {
+		_ = parent.Chmod(filepath.Base(dir), 0o700) // else it can't be opened
+		_ = parent.Close()
+	}
 	if root, err := os.OpenRoot(dir); err == nil {
 		_ = fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, _ error) error {
 			if d != nil && d.IsDir() {

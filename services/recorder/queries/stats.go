@@ -106,6 +106,11 @@ type sum struct {
 	run      int64 // the last one
 }
 
+// maxSum is what a sum of tokens comes to at most: JSON's readers know no larger whole numbers.
+const maxSum = 1 << 53
+
+func addBounded(sum, n int64) int64 { return min(max(sum+n, -maxSum), maxSum) }
+
 func (s usageSums) add(name string, u *spending) {
 	of := s[name]
 	if of == nil {
@@ -113,8 +118,8 @@ func (s usageSums) add(name string, u *spending) {
 		s[name] = of
 	}
 	of.Calls += u.Calls
-	of.TokensIn += u.TokensIn
-	of.TokensOut += u.TokensOut
+	of.TokensIn = addBounded(of.TokensIn, u.TokensIn)
+	of.TokensOut = addBounded(of.TokensOut, u.TokensOut)
 	of.CostUsd += u.CostUsd
 	of.computed += u.ComputedUsd
 	of.unpriced += u.Unpriced
@@ -195,8 +200,8 @@ func sumSpend(ctx context.Context, t *archive.Tx, runs []*rollRun, since int64, 
 	r.Days = days.list(func(a, b wire.SpendStats) int { return strings.Compare(b.Name, a.Name) })
 	for _, d := range r.Days {
 		r.Total.Calls += d.Calls
-		r.Total.TokensIn += d.TokensIn
-		r.Total.TokensOut += d.TokensOut
+		r.Total.TokensIn = addBounded(r.Total.TokensIn, d.TokensIn)
+		r.Total.TokensOut = addBounded(r.Total.TokensOut, d.TokensOut)
 		r.Total.CostUsd += d.CostUsd
 	}
 	r.Total.CostBasis = weakestBasis(r.Days)
@@ -313,11 +318,13 @@ func sumBudget(ctx context.Context, t *archive.Tx, b *wire.SharedBudget, now tim
 		key, value, _ := strings.Cut(b.Label, "=")
 		terms = append(terms, "run IN (SELECT run FROM labels WHERE key = "+args.Add(key)+" AND value = "+args.Add(value)+")")
 	}
-	text := `SELECT coalesce(sum(cost_usd), 0.0), coalesce(sum(CAST(tokens_in AS DOUBLE PRECISION) + tokens_out), 0.0) FROM spend WHERE ` + strings.Join(terms, " AND ")
+	// A result may take back what calls of the day before have told: of no run that is less than nothing, which would count for others.
+	text := `SELECT coalesce(sum(CASE WHEN usd > 0 THEN usd ELSE 0 END), 0.0), coalesce(sum(CASE WHEN tokens > 0 THEN tokens ELSE 0 END), 0.0) FROM (
+		SELECT sum(cost_usd) AS usd, sum(CAST(tokens_in AS DOUBLE PRECISION) + tokens_out) AS tokens FROM spend WHERE ` + strings.Join(terms, " AND ") + ` GROUP BY run) spent`
 	var usd, tokens float64 // a sum of whole numbers may be more than a database has
 	if err := t.Row(ctx, text, args...).Scan(&usd, &tokens); err != nil {
 		return err
 	}
-	b.Spent = wire.Spent{Usd: min(max(0, usd), wire.MaxCostUsd), Tokens: int64(min(max(0, tokens), 1<<53))}
+	b.Spent = wire.Spent{Usd: min(max(0, usd), wire.MaxCostUsd), Tokens: int64(min(max(0, tokens), maxSum))}
 	return nil
 }

@@ -15,8 +15,8 @@ import (
 type noneRecords struct {
 	turn chan struct{} // held while it is read
 
-	upTo   uint64 // position of the last event that was read, or that is known to be of no use
-	since  uint64 // position of the last command that was stored then; 0: all events were read
+	upTo   uint64   // position of the last event that was read, or that is known to be of no use
+	since  uint64   // position of the last command that was stored then; 0: all events were read
 	events int      // that were read
 	sorted []uint64 // positions of the commands
 	ids    []string // of the last ones, at most maxIDs
