@@ -2,7 +2,6 @@ package alerter
 
 import (
 	"cmp"
-	"math"
 	"strings"
 	"time"
 
@@ -72,7 +71,10 @@ func (r runRecord) applyInput(in input) (runRecord, []finding) {
 		}
 		switch p := e.Payload.(type) {
 		case *wire.RunClaimed, *wire.NodeClaimed:
-			r.Epochs = withBound(r.Epochs, e.NodeID, e.Epoch, math.MaxInt) // else events would count that are void
+			if r.Epochs == nil {
+				r.Epochs = map[string]uint64{}
+			}
+			r.Epochs[e.NodeID] = e.Epoch // in place, since a run may have any number of nodes: what is applied again says the same
 		case *wire.FlowStart:
 			r.Run = r.Run.applyStart(p)
 		case *wire.RunForked:

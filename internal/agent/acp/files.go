@@ -68,16 +68,25 @@ const resourceNotFound = -32002
 
 // cutLines returns some lines of a text, from the first one, counted from 1, on.
 func cutLines(text string, first, limit *int) string {
-	lines := strings.SplitAfter(text, "\n")
-	from := 0
 	if first != nil {
-		from = min(max(0, *first-1), len(lines))
+		text = text[endOfLines(text, *first-1):]
 	}
-	lines = lines[from:]
 	if limit != nil {
-		lines = lines[:min(max(0, *limit), len(lines))]
+		text = text[:endOfLines(text, *limit)]
 	}
-	return strings.Join(lines, "")
+	return text
+}
+
+// endOfLines returns where so many lines of a text end.
+func endOfLines(text string, lines int) (end int) {
+	for ; lines > 0; lines-- {
+		i := strings.IndexByte(text[end:], '\n')
+		if i < 0 {
+			return len(text)
+		}
+		end += i + 1
+	}
+	return end
 }
 
 // writeFile writes a file of the agent's folder.
