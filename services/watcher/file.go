@@ -2,7 +2,6 @@ package watcher
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -12,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -350,14 +350,10 @@ func (w *Watcher) tellChunk(ctx context.Context, f *file, c *chunk) error {
 	exec := run.ExecID(f.node, 1)
 	events := c.events
 	if r.writer == nil {
-		claimed, err := history.Claim(ctx, w.log, f.tale.run, f.node, eventlog.Claim{Runner: w.cfg.ID, ExecID: exec})
-		if err != nil {
+		if err := w.claimNode(ctx, f, exec); err != nil {
 			return err
 		}
-		if r.writer = claimed; f.mark == nil {
-			if err := w.findMark(ctx, f); err != nil || f.isStored() {
-				return cmp.Or(err, errEarly) // its program was faster
-			}
+		if f.mark == nil {
 			events = append([]*wire.Event{{Timestamp: f.tale.at, Payload: &wire.NodeStart{NodeType: "agent", Attempt: 1}}}, events...)
 		}
 	}
@@ -375,6 +371,26 @@ func (w *Watcher) tellChunk(ctx context.Context, f *file, c *chunk) error {
 		r.silent, r.digest = r.offset, c.mark.Digest
 	}
 	return nil
+}
+
+// claimNode claims the node of a file. It fails with [eventlog.ErrFenced] if the log has other lines of the file than when the reading of it
+// began: another watcher has told of it meanwhile.
+func (w *Watcher) claimNode(ctx context.Context, f *file, exec string) error {
+	before := f.mark
+	last, _, err := w.log.LastMessage(ctx, f.tale.run, f.node)
+	if err == nil {
+		err = w.findMark(ctx, f)
+	}
+	switch {
+	case err != nil:
+		return err
+	case f.isStored():
+		return errEarly // its program was faster
+	case !reflect.DeepEqual(before, f.mark):
+		return eventlog.ErrFenced
+	}
+	f.cursor.writer, err = history.Claim(ctx, w.log, f.tale.run, f.node, eventlog.Claim{Runner: w.cfg.ID, ExecID: exec, Last: &last})
+	return err
 }
 
 // tellRest tells what waits for another line, which hasn't come for a while.
