@@ -9,8 +9,8 @@ import (
 	"code.wake.dev/wake/pkg/subjects"
 )
 
-// Users whose making ends before their credentials are written are made with the same seeds the next time: nothing is signed by a
-// seed that is gone.
+// If the making of users ends before their credentials are written, the next one goes on with the same seeds: no credentials are signed
+// by a seed that is gone.
 func TestUsersMadeByHalf(t *testing.T) {
 	dir := t.TempDir()
 	creds := filepath.Join(dir, filepath.Dir(credsFile("up")))

@@ -584,7 +584,7 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// Whoever has a link to a run and doesn't read what it gets keeps others from that run at most.
+// A reader with a link to a run that takes none of the page holds up other readers of that run at most.
 func TestSlowReadersOfShare(t *testing.T) {
 	w := newWorld(t)
 	w.serveConsole()

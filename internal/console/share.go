@@ -24,8 +24,8 @@ const (
 )
 
 const (
-	// maxPages bounds the pages of shared runs that are sent at the same time, maxPagesOfRun those of one run: who has a link to a run,
-	// and reads slowly, holds up readers of that one alone.
+	// maxPages bounds the pages of shared runs that are sent at the same time, maxPagesOfRun those of one run: a slow reader with a link
+	// to a run holds up the readers of that one alone.
 	maxPages      = 8
 	maxPagesOfRun = 2
 	// maxPageTime is how long the sending of one may take.

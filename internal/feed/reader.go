@@ -56,8 +56,8 @@ type Reader struct {
 	blobs       blobPlaces // of run
 }
 
-// blobPlaces are the positions of events that have large fields, as far as they were read lately: a feed asks who may read one run
-// only where the run tells of the field.
+// blobPlaces are the positions of events that have large fields, as far as they were read lately: a guest
+// asks for a field by the event of the run that has it.
 type blobPlaces struct {
 	mu        sync.Mutex
 	positions map[string]uint64 // by SHA-256

@@ -237,7 +237,7 @@ func TestSettingsOfATurn(t *testing.T) {
 	}
 }
 
-// Messages of Gemini's session files whose ids are one, or that have none, are told all the same.
+// Messages of Gemini's session files with one id, or with none, are told all the same.
 func TestGeminiWithoutOwnIDs(t *testing.T) {
 	log := openLog(t)
 	for _, id := range []string{"1", ""} {

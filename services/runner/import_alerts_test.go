@@ -14,7 +14,7 @@ import (
 )
 
 // A file that says that its run is of an ingest, and that another run has begun it, has no agent of that run told what
-// the file wants: who may import, such as a user with the role ingest, needs no right to send.
+// the file wants: an importer, such as a user with the role ingest, needs no right to send.
 func TestImportTellsNoAgents(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)

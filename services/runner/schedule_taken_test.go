@@ -11,7 +11,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// Who may add runs knows the ids that a schedule is going to give, and adds runs by them and by others like them: the schedule's run begins.
+// An ingester knows the ids that a schedule is going to give, and adds runs by them and by others like them: the schedule's run begins.
 func TestIngesterStopsNoSchedule(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)

@@ -108,7 +108,7 @@ type stateValue struct {
 }
 
 // maxFolds bounds how often a run is folded from its beginning for labels of former positions that come in no order: all other runs wait
-// meanwhile, and who imports runs may label them without end.
+// meanwhile, and an importer may label runs without end.
 const maxFolds = 100
 
 // New implements [projection.Projector].

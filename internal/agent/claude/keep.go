@@ -97,8 +97,8 @@ func (k *fileSaver) finish(ctx context.Context) {
 	})
 }
 
-// claimSession begins to keep a new session, before the program does: who looks at session files, such as `wake watch`, leaves those that
-// are kept to their runners.
+// claimSession begins to keep a new session before the program begins it: a watcher leaves the session files that are kept to their
+// runners.
 func (k *fileSaver) claimSession(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, claimWait)
 	defer cancel()

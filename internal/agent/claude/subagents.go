@@ -58,7 +58,7 @@ func SubAgents(fsys fs.FS, main string) ([]agent.SubAgent, error) {
 	return agents, nil
 }
 
-// maxMeta bounds what is read of a file that says whose sub-agent it is, or of a first line that does, in bytes.
+// maxMeta bounds, in bytes, a file that names the call of a sub-agent, and a first line that names its session.
 const maxMeta = 1 << 20
 
 func readNamed(fsys fs.FS, name string, most int64) ([]byte, error) {

@@ -125,7 +125,7 @@ func (in *Intake) passAlert(ctx context.Context, subject string, stored []byte) 
 	if err != nil || parent.Run == "" || parent.Incarnation != in.cfg.Log.Incarnation() {
 		return err
 	}
-	// A run that was only recorded is what its file says, and so is whose child it is: its words must not reach that one's agents.
+	// A run that was only recorded is what its file says, the name of its parent included: its alerts must not reach that parent's agents.
 	told, err := in.cfg.Runs.State(ctx, alert.RunID)
 	if err != nil || told.Imported != "" || told.Position.Seq > 0 && told.ParentRun != alert.ParentRun {
 		return err

@@ -160,7 +160,7 @@ func (in *Intake) fireSchedule(ctx context.Context, store *schedule.Store, e *sc
 const maxTaken = 9
 
 // freeID returns the id of a run of a schedule, or one like it if an imported run has that id: an ingester can't keep the schedule's run from
-// beginning. All runners find the same id, and who may only add runs can't tell it in advance. If none is free, it is the id itself.
+// beginning. All runners find the same id, and an ingester can't tell it in advance. If none is free, it is the id itself.
 func (in *Intake) freeID(ctx context.Context, id string) (string, error) {
 	for n := range maxTaken {
 		other := id
