@@ -128,23 +128,23 @@ func TestStoreIsFull(t *testing.T) {
 	one := wire.SharedBudget{Usd: 1, Then: "pause"}
 	for i := range 200 {
 		one.Name = fmt.Sprint("b", i)
-		if err := put(t, store, one); err != nil {
+		if err := putBudget(t, store, one); err != nil {
 			t.Fatal(err)
 		}
 	}
 	one.Name = "more"
-	if err := put(t, store, one); !errors.Is(err, budget.ErrFull) {
+	if err := putBudget(t, store, one); !errors.Is(err, budget.ErrFull) {
 		t.Errorf("one more: %v", err)
 	}
 	one.Name, one.Usd = "b7", 2
-	if err := put(t, store, one); err != nil {
+	if err := putBudget(t, store, one); err != nil {
 		t.Error(err)
 	}
 	if all, err := store.All(t.Context()); err != nil || len(all) != 200 || !slices.Contains(all, one) {
 		t.Errorf("%d budgets, %v", len(all), err)
 	}
 	one.Usd = -1
-	if err := put(t, store, one); err == nil {
+	if err := putBudget(t, store, one); err == nil {
 		t.Error("what can't be kept was put")
 	}
 }
@@ -172,7 +172,7 @@ func TestSealedStore(t *testing.T) {
 	nc := natstest.New(t).Conn(t)
 	store, open := openStore(t, nc, k), openStore(t, nc, nil)
 	secret := wire.SharedBudget{Name: "secret", Usd: 1, Then: "pause"}
-	if err := put(t, store, secret); err != nil {
+	if err := putBudget(t, store, secret); err != nil {
 		t.Fatal(err)
 	}
 	if all, err := store.All(t.Context()); err != nil || !slices.Equal(all, []wire.SharedBudget{secret}) {
@@ -181,7 +181,7 @@ func TestSealedStore(t *testing.T) {
 	if _, err := open.All(t.Context()); !errors.Is(err, seal.ErrNoKey) {
 		t.Errorf("read without keys: %v", err)
 	}
-	if err := put(t, open, wire.SharedBudget{Name: "other", Usd: 1, Then: "pause"}); !errors.Is(err, seal.ErrNoKey) {
+	if err := putBudget(t, open, wire.SharedBudget{Name: "other", Usd: 1, Then: "pause"}); !errors.Is(err, seal.ErrNoKey) {
 		t.Errorf("changed without keys: %v", err)
 	}
 	if err := open.Remove(t.Context(), "secret"); !errors.Is(err, seal.ErrNoKey) {
@@ -211,7 +211,7 @@ func TestWatchTellsChanges(t *testing.T) {
 	}
 	put := func(name string) func() error {
 		return func() error {
-			return put(t, store, wire.SharedBudget{Name: name, Usd: 1, Then: "pause"})
+			return putBudget(t, store, wire.SharedBudget{Name: name, Usd: 1, Then: "pause"})
 		}
 	}
 	steps := []struct {
@@ -276,7 +276,7 @@ func TestStore(t *testing.T) {
 	var writing sync.WaitGroup
 	for i := range 8 {
 		writing.Go(func() {
-			if err := put(t, store, wire.SharedBudget{Name: fmt.Sprint("b", i), Usd: 1, Then: "pause", Spent: wire.Spent{Usd: 9}}); err != nil {
+			if err := putBudget(t, store, wire.SharedBudget{Name: fmt.Sprint("b", i), Usd: 1, Then: "pause", Spent: wire.Spent{Usd: 9}}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -285,7 +285,7 @@ func TestStore(t *testing.T) {
 	if err := store.Remove(t.Context(), "b3"); err != nil {
 		t.Error(err)
 	}
-	if err := put(t, store, wire.SharedBudget{Name: "b4", Tokens: 7, Then: "abort"}); err != nil {
+	if err := putBudget(t, store, wire.SharedBudget{Name: "b4", Tokens: 7, Then: "abort"}); err != nil {
 		t.Error(err)
 	}
 	var names []string
@@ -309,8 +309,8 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// put stores a budget, in the place of one of its name.
-func put(t *testing.T, store *budget.Store, b wire.SharedBudget) error {
+// putBudget stores a budget, in the place of one of its name.
+func putBudget(t *testing.T, store *budget.Store, b wire.SharedBudget) error {
 	t.Helper()
 	_, err := store.Edit(t.Context(), b.Name, func(old *wire.SharedBudget) { *old = b })
 	return err

@@ -39,8 +39,8 @@ type pageCount struct {
 	ofRun map[string]int
 }
 
-// take reports whether one more page of a run may be sent. If so, it counts until it is given back.
-func (c *pageCount) take(run string) bool {
+// takePlace reports whether one more page of a run may be sent. If so, it counts until it is given back.
+func (c *pageCount) takePlace(run string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.all >= maxPages || c.ofRun[run] >= maxPagesOfRun {
@@ -54,7 +54,7 @@ func (c *pageCount) take(run string) bool {
 	return true
 }
 
-func (c *pageCount) giveBack(run string) {
+func (c *pageCount) givePlaceBack(run string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.all--
@@ -120,11 +120,11 @@ func (s *Console) showShared(w http.ResponseWriter, r *http.Request) {
 		}})
 		return
 	}
-	if !s.shared.take(run) {
+	if !s.shared.takePlace(run) {
 		s.showError(w, r, &wire.APIError{Code: wire.CodeBusy, Message: "too many look at shared runs just now", Hint: "try again in a minute"})
 		return
 	}
-	defer s.shared.giveBack(run)
+	defer s.shared.givePlaceBack(run)
 	if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxPageTime)); err != nil {
 		s.c.Logger.WarnContext(r.Context(), "a slow reader of a shared run can't be cut off", "run", run, "error", err)
 	}

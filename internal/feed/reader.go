@@ -66,7 +66,7 @@ type blobPlaces struct {
 // maxPlaces bounds how many are known. A field is nearly always asked for when its event has just been read.
 const maxPlaces = 4096
 
-func (p *blobPlaces) note(e eventlog.Entry) {
+func (p *blobPlaces) noteBlobs(e eventlog.Entry) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, b := range e.Event.Blobs {
@@ -188,7 +188,7 @@ func (r *Reader) entriesOf(messages iter.Seq2[eventlog.Message, error]) iter.Seq
 	return func(yield func(eventlog.Entry, error) bool) {
 		for e, err := range entries {
 			if e.Event != nil {
-				r.blobs.note(e)
+				r.blobs.noteBlobs(e)
 			}
 			if !yield(e, err) {
 				return

@@ -295,7 +295,8 @@ func (s *Server) serveValue(ctx context.Context, q wire.ValueRequest, _ api.Form
 	return wire.ValueResponse{Value: value, Revision: revision}, err
 }
 
-// mayKnow refuses a caller who may ask about one run only, unless an event of that run tells of it: the one at pos, or for 0 any.
+// mayKnow refuses a guest, whose credentials are for one run, unless an event of that run tells of what is asked for: the one at pos, or
+// for 0 any.
 func (s *Server) mayKnow(ctx context.Context, pos uint64, tells func(*wire.Event) bool) error {
 	only := api.CallerOf(ctx).Run
 	if only == "" {

@@ -116,10 +116,10 @@ func (r Raw) Merge(changes Raw) Raw {
 				p.buf = append(p.buf, b.bytes...)
 			}
 			if order <= 0 {
-				a.next()
+				a.nextEntry()
 			}
 			if order >= 0 {
-				b.next()
+				b.nextEntry()
 			}
 		}
 		return nil
@@ -146,11 +146,11 @@ func firstEntry(m Raw) *entryCursor {
 	if n, rest, err := readMapHeader(m); err == nil {
 		c.left, c.rest = n, rest
 	}
-	c.next()
+	c.nextEntry()
 	return c
 }
 
-func (c *entryCursor) next() {
+func (c *entryCursor) nextEntry() {
 	c.ok = false
 	if c.left == 0 {
 		return

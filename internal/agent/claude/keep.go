@@ -156,7 +156,7 @@ func (k *fileSaver) saveGrowth(ctx context.Context) error {
 	if info.Size() > maxSession {
 		return errLargeSession
 	}
-	for more := true; more && err == nil; {
+	for more := true; more && err == nil && k.offset <= maxSession; { // it may grow meanwhile
 		more, err = k.savePiece(ctx, file)
 	}
 	return err

@@ -27,8 +27,8 @@ const maxIDs = 1000
 
 func newNoneRecords() *noneRecords { return &noneRecords{turn: make(chan struct{}, 1)} }
 
-// begin says that no event up to a position tells of a command behind another one.
-func (n *noneRecords) begin(event, command uint64) {
+// skipOlder says that no event up to a position tells of a command behind another one.
+func (n *noneRecords) skipOlder(event, command uint64) {
 	n.turn <- struct{}{}
 	defer func() { <-n.turn }()
 	if n.upTo == 0 && event > 0 && command > 0 {
@@ -36,8 +36,8 @@ func (n *noneRecords) begin(event, command uint64) {
 	}
 }
 
-// read reads what the log has of commands from a position on.
-func (n *noneRecords) read(ctx context.Context, log *eventlog.Log, from uint64) error {
+// readRecords reads what the log has of commands from a position on.
+func (n *noneRecords) readRecords(ctx context.Context, log *eventlog.Log, from uint64) error {
 	if from <= n.since {
 		n.upTo, n.since, n.sorted, n.ids = 0, 0, nil, nil
 	}
@@ -49,13 +49,13 @@ func (n *noneRecords) read(ctx context.Context, log *eventlog.Log, from uint64) 
 		n.upTo = e.Pos
 		n.events++
 		if p, ok := RecordOf(e); ok {
-			n.add(p)
+			n.addRecord(p)
 		}
 	}
 	return nil
 }
 
-func (n *noneRecords) add(p *wire.CommandReceived) {
+func (n *noneRecords) addRecord(p *wire.CommandReceived) {
 	if at, there := slices.BinarySearch(n.sorted, p.AtPos); !there {
 		n.sorted = slices.Insert(n.sorted, at, p.AtPos) // nearly always the last one
 	}
@@ -87,7 +87,7 @@ func (s *Stream) Unobeyed(ctx context.Context, from uint64) (Unobeyed, error) {
 	case <-ctx.Done():
 		return Unobeyed{}, ctx.Err()
 	}
-	if err := s.none.read(ctx, s.log, from); err != nil {
+	if err := s.none.readRecords(ctx, s.log, from); err != nil {
 		return Unobeyed{}, err
 	}
 	at, _ := slices.BinarySearch(s.none.sorted, from)

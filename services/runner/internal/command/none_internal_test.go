@@ -34,7 +34,7 @@ func TestUnobeyed(t *testing.T) {
 		}
 	}
 	before := record(2, 1, 4)
-	s.none.begin(before, 4)
+	s.none.skipOlder(before, 4)
 	record(7, 5)
 	has(5, 5, 7)
 	if n := s.none.events; n != 2 {

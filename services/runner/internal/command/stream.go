@@ -109,7 +109,7 @@ func (s *Stream) Begin(ctx context.Context, event uint64) (uint64, error) {
 		return 0, fmt.Errorf("runner: open the stream of commands: %w", err)
 	}
 	last := stream.CachedInfo().State.LastSeq
-	s.none.begin(event, last)
+	s.none.skipOlder(event, last)
 	return last, nil
 }
 
